@@ -1,0 +1,7 @@
+"""Clock, disk and randomness behind small protocols, so that the same code runs on a machine and in a simulation."""
+
+from .clock import Clock, SystemClock
+from .disk import Disk, Identity, SystemDisk
+from .randomness import Randomness, SystemRandomness
+
+__all__ = ["Clock", "Disk", "Identity", "Randomness", "SystemClock", "SystemDisk", "SystemRandomness"]

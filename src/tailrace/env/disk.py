@@ -1,0 +1,189 @@
+"""The few disk calls that `files.posix` makes, as a protocol, and the real ones.
+
+The protocol is the point: a simulated disk that loses unsynced writes and one that fails at the n-th call
+(both in `tailrace.testing`) stand in for the real one in the crash sweep. Every call may raise OSError;
+translating it is the caller's work. Paths are absolute strings; handles are small integers.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which machine this is, and since when it is up: bytes that were written but not synced die with the boot."""
+
+    host: bytes
+    boot: bytes
+
+
+class Disk(Protocol):
+    def identity(self) -> Identity: ...
+
+    def create(self, path: str) -> int:
+        """Open a new file for reading and writing; FileExistsError if there is one."""
+        ...
+
+    def open(self, path: str, *, write: bool) -> int: ...
+
+    def close(self, handle: int) -> None: ...
+
+    def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
+        """Fill the buffer from the offset; how many bytes were there."""
+        ...
+
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of the buffers, one behind the other, from the offset on."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None: ...
+
+    def sync(self, handle: int) -> None:
+        """Return when the content and length of the file are on the disk."""
+        ...
+
+    def size(self, handle: int) -> int: ...
+
+    def linked(self, handle: int) -> bool:
+        """False when the file behind the handle was deleted or replaced."""
+        ...
+
+    def try_lock(self, handle: int) -> bool:
+        """Take the exclusive lock of the file if it is free. It goes with the handle, or with the process."""
+        ...
+
+    def unlock(self, handle: int) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace the target atomically."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file a second name; FileExistsError if there is one of that name."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_folder(self, path: str) -> None: ...
+
+    def remove_folder(self, path: str) -> None: ...
+
+    def list(self, path: str) -> list[str]: ...
+
+    def is_folder(self, path: str) -> bool: ...
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in the folder are on the disk."""
+        ...
+
+
+class SystemDisk:
+    """The machine's own disk."""
+
+    def __init__(self) -> None:
+        self._identity = Identity(host=_host_id(), boot=_boot_id())
+
+    def identity(self) -> Identity:
+        return self._identity
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+
+    def open(self, path: str, *, write: bool) -> int:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(handle, [buffer[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        rest = [view for view in map(memoryview, buffers) if len(view)]
+        while rest:
+            count = os.pwritev(handle, rest[:_IOV_MAX], offset)
+            offset += count
+            while rest and count >= len(rest[0]):
+                count -= len(rest.pop(0))
+            if count:
+                rest[0] = rest[0][count:]
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def linked(self, handle: int) -> bool:
+        return os.fstat(handle).st_nlink > 0
+
+    def try_lock(self, handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
+    def remove_folder(self, path: str) -> None:
+        os.rmdir(path)
+
+    def list(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def is_folder(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def sync_folder(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _boot_id() -> bytes:
+    try:
+        return uuid.UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+    except (OSError, ValueError):
+        # Unknown: look like a new start of the machine, so that what survived in the files is judged by its checksums.
+        return uuid.uuid4().bytes
+
+
+def _host_id() -> bytes:
+    try:
+        return uuid.UUID(Path("/etc/machine-id").read_text().strip()).bytes
+    except (OSError, ValueError):
+        return uuid.UUID(int=uuid.getnode()).bytes

@@ -1,0 +1,98 @@
+"""Every error Tailrace raises, as one tree.
+
+    TailraceError
+    ├── ConfigError            a setting is wrong; nothing has started
+    ├── NameRefused            a name from outside that may not touch a path
+    ├── StreamMissing          no such stream, and it was not to be made
+    ├── StreamExists           the stream is there already, with other settings
+    ├── FileProblem            the durable layer refused
+    │   ├── DiskFull           no space: what was sent stays in memory; make room and flush again
+    │   ├── Fenced             a newer appender took over: stop, or open again
+    │   ├── OffsetMismatch     an append that does not start where the file ends
+    │   └── FileMissing        the file is not there
+    ├── FlushFailed            a flush did not finish; the messages are still buffered, flush() tries them again
+    ├── SendRefused            the buffer stayed full until the deadline: this message was not taken
+    ├── Closed                 used after close()
+    ├── Corrupt                bytes below the flushed length fail their checksum
+    ├── PositionRetired        reading before what retention has kept
+    └── CoordinationError      the coordination store refused
+        └── LeaseExpired       the lease ran out: what it held is gone
+
+A message says what was tried, what was seen, and what to do next. `took_effect` answers "may I retry?".
+"""
+
+
+class TailraceError(Exception):
+    """Base of every error we raise."""
+
+    #: False: it did not happen, so retry freely. True: it happened. None: nobody knows, so ask before retrying.
+    took_effect: bool | None = False
+
+
+class ConfigError(TailraceError):
+    """Fix the setting it names; nothing has started."""
+
+
+class NameRefused(TailraceError):
+    """A stream, checkpoint or file name that could leave its folder or confuse a person."""
+
+
+class StreamMissing(TailraceError):
+    """There is no stream of this name."""
+
+
+class StreamExists(TailraceError):
+    """The stream is there already and differs from what was asked."""
+
+
+class FileProblem(TailraceError):
+    """The durable layer refused: permission, a read-only disk, an input/output error."""
+
+
+class DiskFull(FileProblem):
+    """No space left. Nothing became visible; make room, then do it again."""
+
+
+class Fenced(FileProblem):
+    """A newer appender owns this now. What was not flushed before stays unwritten."""
+
+
+class OffsetMismatch(FileProblem):
+    """The append named another offset than the file's length; nothing was written."""
+
+
+class FileMissing(FileProblem):
+    """The file is not there (any more)."""
+
+
+class FlushFailed(TailraceError):
+    """Not flushed: nothing of it is visible. The messages are still buffered and the next flush() tries them again."""
+
+
+class SendRefused(TailraceError):
+    """The buffer stayed full until the deadline, so this message was not taken."""
+
+
+class Closed(TailraceError):
+    """The object was closed; open a new one."""
+
+
+class Corrupt(TailraceError):
+    """Flushed bytes that fail their checksum or their format."""
+
+
+class PositionRetired(TailraceError):
+    """The position lies before what retention has kept."""
+
+    def __init__(self, message: str, *, position: int, retained_start: int) -> None:
+        super().__init__(message)
+        self.position = position
+        self.retained_start = retained_start
+
+
+class CoordinationError(TailraceError):
+    """The coordination store could not do it."""
+
+
+class LeaseExpired(CoordinationError):
+    """The lease ran out; the keys bound to it are gone."""
