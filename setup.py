@@ -5,7 +5,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-OWN_C = ["checksum", "hash", "records"]
+OWN_C = ["blocks", "checksum", "hash", "records"]
 FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]

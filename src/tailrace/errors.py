@@ -66,7 +66,10 @@ class FileMissing(FileProblem):
 
 
 class FlushFailed(TailraceError):
-    """Not flushed: nothing of it is visible. The messages are still buffered and the next flush() tries them again."""
+    """Not confirmed, and not visible now. The messages are still buffered: the next flush() tries them again and
+    delivers them once. If the process ends before that, a restart of the machine may still bring some of them back."""
+
+    took_effect = None
 
 
 class SendRefused(TailraceError):
@@ -78,7 +81,12 @@ class Closed(TailraceError):
 
 
 class Corrupt(TailraceError):
-    """Flushed bytes that fail their checksum or their format."""
+    """Flushed bytes that fail their checksum or their format. A consumer may seek to resume_position to go on."""
+
+    def __init__(self, message: str, *, position: int | None = None, resume_position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+        self.resume_position = resume_position
 
 
 class PositionRetired(TailraceError):

@@ -1,4 +1,4 @@
-"""Time. Wall time stamps messages and names files; monotonic time measures waits. Neither is ever used for the other."""
+"""Time. Wall time stamps messages and names files; monotonic time measures waits. Neither does the other's work."""
 
 import threading
 import time

@@ -114,7 +114,8 @@ class SystemDisk:
         return done
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        rest = [view for view in map(memoryview, buffers) if len(view)]
+        rest = [memoryview(buffer).cast("B") for buffer in buffers]
+        rest = [view for view in rest if len(view)]
         while rest:
             count = os.pwritev(handle, rest[:_IOV_MAX], offset)
             offset += count

@@ -1,0 +1,37 @@
+"""Tailrace delivers ordered messages from a few producers to thousands of consumers, through plain files.
+
+>>> import tailrace, tempfile
+>>> world = tailrace.open(tempfile.mkdtemp())
+>>> with world.producer("prices", shards=4) as producer:
+...     producer.send(b"9.99", key=b"sku-1")
+>>> for batch in world.consumer("prices", start="earliest", follow=False):
+...     for message in batch:
+...         print(message.key, message.value)
+b'sku-1' b'9.99'
+"""
+
+from . import errors
+from .config import ConsumerConfig, ProducerConfig, Retention, StreamConfig, WorldConfig
+from .errors import TailraceError
+from .native import Message
+from .node.world import World
+from .node.world import open_world as open
+from .streams import Batch, Consumer, Producer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Consumer",
+    "ConsumerConfig",
+    "Message",
+    "Producer",
+    "ProducerConfig",
+    "Retention",
+    "StreamConfig",
+    "TailraceError",
+    "World",
+    "WorldConfig",
+    "errors",
+    "open",
+]

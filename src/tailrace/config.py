@@ -1,0 +1,201 @@
+"""Every setting, typed, with its unit in its name, and refused early with the exact path of the bad value.
+
+Configuration is read once, in `node`, and handed down; no room reads a file or the environment for itself.
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args, get_origin
+
+from .errors import ConfigError, NameRefused
+from .model import check_name
+
+T = TypeVar("T")
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """When message files may go. Whole files only, oldest first, never the newest.
+
+    A file may go when it is older than age_s or when the shard holds more than size_bytes, and every checkpoint in
+    waits_for has passed it. With waits_for alone, files go as soon as all of those have passed. With nothing set,
+    everything is kept.
+    """
+
+    age_s: float | None = None
+    size_bytes: int | None = None  # per shard, data and index together
+    waits_for: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.age_s is None or self.age_s > 0, "age_s", self.age_s, "more than 0, or leave it out")
+        _require(self.size_bytes is None or self.size_bytes > 0, "size_bytes", self.size_bytes, "more than 0")
+        for name in self.waits_for:
+            try:
+                check_name(name, "checkpoint")
+            except NameRefused as refused:
+                raise ConfigError(f"waits_for: {refused}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """What a stream is made with. The number of shards is fixed for its life: it decides where keys go."""
+
+    shards: int = 1
+    file_bytes: int = 256 * MIB  # a new message file after this many data bytes …
+    file_s: float = 3600.0  # … or this age, whichever comes first
+    message_bytes_max: int = 16 * MIB
+    retention: Retention = field(default_factory=Retention)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.shards <= 65536, "shards", self.shards, "1 to 65536")
+        _require(self.file_bytes >= 1, "file_bytes", self.file_bytes, "1 or more")
+        _require(self.file_s > 0, "file_s", self.file_s, "more than 0")
+        _require(1 <= self.message_bytes_max <= GIB, "message_bytes_max", self.message_bytes_max, f"1 to {GIB}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer buffers. buffer_s=0: flush as soon as the disk is free; inf: when told, or when bytes force it."""
+
+    buffer_s: float = 0.1
+    buffer_bytes: int = 8 * MIB  # a flush begins at the latest when this much waits
+    pending_bytes_max: int = 64 * MIB  # waiting and on its way to disk; send() blocks at this line
+    send_deadline_s: float = 30.0  # … for so long, then it refuses the message
+
+    def __post_init__(self) -> None:
+        _require(self.buffer_s >= 0, "buffer_s", self.buffer_s, "0 or more")
+        _require(self.buffer_bytes >= 1, "buffer_bytes", self.buffer_bytes, "1 or more")
+        _require(
+            self.pending_bytes_max >= self.buffer_bytes,
+            "pending_bytes_max",
+            self.pending_bytes_max,
+            f"at least buffer_bytes={self.buffer_bytes}",
+        )
+        _require(self.send_deadline_s > 0, "send_deadline_s", self.send_deadline_s, "more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a consumer reads. A batch holds at least one message, however large."""
+
+    batch_bytes: int = 1 * MIB
+    poll_s: float = 0.005  # how soon a waiting consumer looks again
+    bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.batch_bytes <= GIB, "batch_bytes", self.batch_bytes, f"1 to {GIB}")
+        _require(self.poll_s > 0, "poll_s", self.poll_s, "more than 0")
+        _require(
+            self.bytes_per_s is None or self.bytes_per_s > 0,
+            "bytes_per_s",
+            self.bytes_per_s,
+            "more than 0, or leave it out",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldConfig:
+    """tailrace.toml. A stream's own table begins from `defaults`, not from ours."""
+
+    defaults: StreamConfig = field(default_factory=StreamConfig)
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
+
+    def stream(self, name: str) -> StreamConfig:
+        return self.streams.get(name, self.defaults)
+
+
+def parse_world(text: str, source: str = "tailrace.toml") -> WorldConfig:
+    """
+    >>> parse_world("[streams.prices]\\nshards = 4").stream("prices").shards
+    4
+    >>> parse_world("[streams.prices]\\nshards = 0")
+    Traceback (most recent call last):
+    tailrace.errors.ConfigError: tailrace.toml: streams.prices.shards=0: use 1 to 65536
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as wrong:
+        raise ConfigError(f"{source}: not TOML: {wrong}") from None
+    try:
+        return _world(table)
+    except ConfigError as wrong:
+        raise ConfigError(f"{source}: {wrong}") from None
+
+
+def decode(kind: type[T], table: Mapping[str, Any], path: str = "", base: T | None = None) -> T:
+    """A configuration class from plain tables, numbers and strings; what the table leaves out comes from `base`."""
+    assert dataclasses.is_dataclass(kind)
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(table) - set(hints))
+    if unknown:
+        raise ConfigError(f"{_join(path, unknown[0])}: no such setting; there are {', '.join(hints)}")
+    values = {} if base is None else {name: getattr(base, name) for name in hints}
+    for name, value in table.items():
+        values[name] = _convert(hints[name], value, _join(path, name), values.get(name))
+    try:
+        return kind(**values)
+    except ConfigError as wrong:
+        raise ConfigError(_join(path, str(wrong))) from None
+
+
+def encode(config: Any) -> dict[str, Any]:
+    """Plain tables, numbers and strings that `decode` takes back; settings that are None are left out."""
+    table = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            value = encode(value)
+        if value is not None:
+            table[item.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def _world(table: dict[str, Any]) -> WorldConfig:
+    streams = table.pop("streams", {})
+    world = decode(WorldConfig, table)
+    if not isinstance(streams, dict):
+        raise ConfigError(f"streams={streams!r}: use one table per stream, [streams.NAME]")
+    decoded = {}
+    for name, settings in streams.items():
+        try:
+            check_name(name, "stream")
+        except NameRefused as refused:
+            raise ConfigError(f"streams: {refused}") from None
+        decoded[name] = _convert(StreamConfig, settings, f"streams.{name}", world.defaults)
+    return dataclasses.replace(world, streams=decoded)
+
+
+def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}={value!r}: use a table")
+        return decode(typing.cast(type[Any], hint), value, path, base)
+    if isinstance(hint, types.UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{path}={value!r}: use a list")
+        return tuple(_convert(get_args(hint)[0], item, f"{path}[{i}]", None) for i, item in enumerate(value))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        wanted = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}[hint]
+        raise ConfigError(f"{path}={value!r}: use {wanted}")
+    return value
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:  # also when the value is not a number at all
+        raise ConfigError(f"{name}={value!r}: use {wanted}")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,442 @@
+"""The durable layer on a POSIX file system: local disks, and cluster file systems that are mounted.
+
+A file `name` has a fence `.name.fence` beside it while somebody may append (see `fence`). A folder's claim is the fence
+`.owner.fence` in it. A file without a fence is settled: all its bytes are flushed.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Condition, Lock
+from types import TracebackType
+from typing import Self
+
+from ..env import Clock, Disk, Randomness, SystemClock, SystemDisk, SystemRandomness
+from ..env.disk import Buffer
+from ..errors import Closed, Fenced, FileProblem, NameRefused, OffsetMismatch
+from .fence import Fence, FenceRecord, State, judge
+from .interface import FileLength
+from .problems import explain, explained
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
+_FENCE = ".fence"
+_OWNER = ".owner.fence"
+_READ_MAX = 64 << 20  # `read` is for small files
+
+
+class PosixFiles:
+    """All files below `root`, which is made if it is not there."""
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+        owner: str | None = None,
+    ) -> None:
+        self._root = os.path.abspath(root)
+        self._disk: Disk = disk or SystemDisk()
+        self._clock: Clock = clock or SystemClock()
+        self._randomness: Randomness = randomness or SystemRandomness()
+        self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
+        self._make_folder(self._root)
+
+    # ---- appending
+
+    def claim(self, folder: str) -> "PosixClaim":
+        self.make_folder(folder)
+        path = self._path(folder)
+        with explained("claim", path), self._taken(f"{path}/{_OWNER}") as fence:
+            record = self._record(flushed_bytes=0)
+            fence.write(record)
+            # The older claim can make no new file from here on, so this finds every file it may still append to.
+            revoked = [
+                name[1 : -len(_FENCE)]
+                for name in sorted(self._disk.list(path))
+                if name.startswith(".") and name.endswith(_FENCE) and name != _OWNER
+            ]
+            for name in revoked:
+                self._revoke(f"{path}/{name}")
+        return PosixClaim(self, path, fence, record, revoked)
+
+    def append(self, path: str) -> "PosixAppender":
+        full = self._path(path)
+        with explained("open for appending", full):
+            handle = self._disk.open(full, write=True)
+            with self._closing_on_error(handle), self._taken(_fence_of(full)) as fence:
+                size = self._disk.size(handle)
+                length = judge(fence.read(), size, self._disk.identity()).readable_bytes
+                if size > length:  # bytes that nobody flushed, hence nobody saw
+                    self._disk.truncate(handle, length)
+                self._disk.sync(handle)
+                record = self._record(flushed_bytes=length)
+                fence.write(record)
+        return PosixAppender(self, full, handle, fence, record)
+
+    def settle(self, path: str) -> None:
+        full = self._path(path)
+        with explained("settle", full), suppress(FileNotFoundError):
+            self._disk.unlink(_fence_of(full))
+
+    # ---- reading
+
+    def view(self, path: str) -> "PosixView":
+        full = self._path(path)
+        with explained("open", full):
+            return PosixView(self._disk, self._clock, full, self._disk.open(full, write=False))
+
+    def read(self, path: str) -> bytes:
+        full = self._path(path)
+        with self.view(path) as view, explained("read", full):
+            content = bytearray(view.length().readable_bytes)
+            if len(content) > _READ_MAX:
+                raise FileProblem(f"{full} has {len(content)} bytes; whole files are read only up to {_READ_MAX}")
+            count = view.read_into(0, memoryview(content))
+            return bytes(content[:count])
+
+    def list(self, folder: str) -> list[str]:
+        full = self._path(folder)
+        with explained("list", full):
+            try:
+                return sorted(name for name in self._disk.list(full) if not name.startswith("."))
+            except FileNotFoundError:
+                return []
+
+    # ---- whole files and folders
+
+    def publish(self, path: str, content: bytes, *, replace: bool = True) -> bool:
+        full = self._path(path)
+        folder, name = os.path.split(full)
+        draft = f"{folder}/.{name}.{self._randomness.nonce():016x}"
+        with explained("publish", full):
+            handle = self._disk.create(draft)
+            try:
+                try:
+                    self._disk.write(handle, 0, [content])
+                    self._disk.sync(handle)
+                finally:
+                    self._disk.close(handle)
+                if replace:
+                    self._disk.rename(draft, full)
+                else:
+                    self._disk.link(draft, full)
+                    self._disk.unlink(draft)
+            except FileExistsError:
+                self._disk.unlink(draft)
+                return False
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(draft)
+                raise
+            self._disk.sync_folder(folder)
+        return True
+
+    def delete(self, path: str) -> None:
+        full = self._path(path)
+        with explained("delete", full):
+            self._disk.unlink(full)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(_fence_of(full))
+            self._disk.sync_folder(os.path.dirname(full))
+
+    def make_folder(self, path: str) -> None:
+        self._make_folder(self._path(path))
+
+    def delete_folder(self, path: str) -> None:
+        full = self._path(path)
+        with explained("delete", full):
+            self._delete_folder(full)
+            self._disk.sync_folder(os.path.dirname(full))
+
+    # ---- inside
+
+    def _path(self, path: str) -> str:
+        if not all(_PART.fullmatch(part) for part in path.split("/")):
+            raise NameRefused(
+                f"{path!r} is not a path of the durable layer: use names of letters, digits and . _ - between "
+                "slashes, none of them beginning with a dot. Nothing was done"
+            )
+        return f"{self._root}/{path}"
+
+    def _make_folder(self, full: str) -> None:
+        with explained("make the folder", full):
+            if self._disk.is_folder(full):
+                return
+            parent = os.path.dirname(full)
+            if parent != full:
+                self._make_folder(parent)
+            try:
+                self._disk.make_folder(full)
+            except FileExistsError:
+                if not self._disk.is_folder(full):
+                    raise
+            self._disk.sync_folder(parent)
+
+    def _delete_folder(self, full: str) -> None:
+        for name in self._disk.list(full):
+            inner = f"{full}/{name}"
+            if self._disk.is_folder(inner):
+                self._delete_folder(inner)
+            else:
+                self._disk.unlink(inner)
+        self._disk.remove_folder(full)
+
+    def _record(self, flushed_bytes: int) -> FenceRecord:
+        return FenceRecord(self._randomness.nonce(), flushed_bytes, State.APPENDING, self._disk.identity(), self._owner)
+
+    def _revoke(self, full: str) -> None:
+        """Shut the appender out, but leave the lengths as they are: how far it came is for others to judge."""
+        if fence := Fence.open(self._disk, self._clock, _fence_of(full), write=True):
+            try:
+                with fence.locked():
+                    if record := fence.read():
+                        fence.write(replace(record, nonce=self._randomness.nonce(), state=State.REVOKED))
+            finally:
+                fence.close()
+
+    @contextmanager
+    def _taken(self, path: str) -> Iterator[Fence]:
+        """The fence at the path, made if need be, locked, and sure to be the one that others see. Stays open after."""
+        while True:
+            fence = Fence.open_or_create(self._disk, self._clock, path)
+            try:
+                with fence.locked():
+                    if fence.linked():
+                        yield fence
+                        return
+            except BaseException:
+                fence.close()
+                raise
+            fence.close()  # it was settled while we waited for the lock
+
+    @contextmanager
+    def _closing_on_error(self, handle: int) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                self._disk.close(handle)
+            raise
+
+    def _create(self, full: str) -> "PosixAppender":
+        """Fence first: a reader that sees the file must not take it for settled."""
+        with explained("create", full), self._taken(_fence_of(full)) as fence:
+            record = self._record(flushed_bytes=0)
+            fence.write(record)
+            handle = self._disk.create(full)
+            with self._closing_on_error(handle):
+                self._disk.sync_folder(os.path.dirname(full))
+        return PosixAppender(self, full, handle, fence, record)
+
+
+class PosixClaim:
+    def __init__(
+        self, files: PosixFiles, folder: str, fence: Fence, record: FenceRecord, revoked: Sequence[str]
+    ) -> None:
+        self._files, self._folder, self._fence, self._record = files, folder, fence, record
+        self._closed = False
+        self.revoked = tuple(revoked)
+
+    def create(self, name: str) -> "PosixAppender":
+        if not _PART.fullmatch(name):
+            raise NameRefused(f"{name!r} is not a file name: letters, digits and . _ - only. Nothing was done")
+        with self._held(f"create {name} in"):
+            return self._files._create(f"{self._folder}/{name}")
+
+    def check(self) -> None:
+        with self._held("check"):
+            pass
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._fence.close()
+
+    @contextmanager
+    def _held(self, tried: str) -> Iterator[None]:
+        if self._closed:
+            raise Closed(f"the claim of {self._folder} was closed; claim it again")
+        with explained(tried, self._folder), self._fence.locked():
+            _refuse_if_fenced(self._fence, self._record, self._folder, tried)
+            yield
+
+
+class PosixAppender:
+    """See `Appender`. `_lock` guards the numbers; the fence's lock makes "still mine?" and the act one step."""
+
+    def __init__(self, files: PosixFiles, path: str, handle: int, fence: Fence, record: FenceRecord) -> None:
+        self._disk, self._path, self._handle, self._fence = files._disk, path, handle, fence
+        self._record = record
+        self._length = self._flushed = record.flushed_bytes
+        self._lock = Lock()
+        self._sync_over = Condition(self._lock)
+        self._syncing = False
+        self._broken: str | None = None
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def append(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        with self._lock:
+            self._check_usable()
+            if offset != self._length:
+                raise OffsetMismatch(
+                    f"append to {self._path} at {offset}, but it has {self._length} bytes. Nothing was written; ask "
+                    "for the length and append what is missing"
+                )
+            with explained("append to", self._path), self._fence.locked():
+                self._refuse_if_fenced("append to")
+                self._disk.write(self._handle, offset, buffers)
+            self._length = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+            return self._length
+
+    def sync(self) -> int:
+        with self._lock:
+            self._check_usable()
+            target = self._length
+            while self._flushed < target:
+                if self._syncing:  # somebody's flush is under way; it may or may not cover us
+                    self._sync_over.wait()
+                    self._check_usable()
+                    continue
+                self._sync_now()
+            return self._flushed
+
+    def _sync_now(self) -> None:
+        covered, self._syncing = self._length, True
+        self._lock.release()
+        try:
+            error = self._flush(covered)
+        finally:
+            self._lock.acquire()
+            self._syncing = False
+            self._sync_over.notify_all()
+        if error is not None:
+            self._broken = str(error)
+            raise error
+        self._flushed = covered
+
+    def _flush(self, covered: int) -> FileProblem | None:
+        try:
+            self._disk.sync(self._handle)
+            with self._fence.locked():
+                self._refuse_if_fenced("flush")
+                self._record = replace(self._record, flushed_bytes=covered)
+                self._fence.write(self._record)
+        except FileProblem as seen:
+            return seen
+        except OSError as seen:
+            return explain(seen, "flush", self._path)
+        return None
+
+    def seal(self) -> None:
+        self.sync()
+        with self._lock:
+            with explained("seal", self._path), self._fence.locked():
+                self._refuse_if_fenced("seal")
+                if self._disk.size(self._handle) > self._flushed:  # what a failed append left behind
+                    self._disk.truncate(self._handle, self._flushed)
+                    self._disk.sync(self._handle)
+                self._fence.write(replace(self._record, state=State.SEALED))
+                self._disk.unlink(_fence_of(self._path))
+            self._close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            # Best effort: it only spares readers the wait for somebody who will not come back.
+            with suppress(OSError, FileProblem), self._fence.locked():
+                self._refuse_if_fenced("close")
+                self._fence.write(replace(self._record, state=State.REVOKED))
+            self._close()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._fence.close()
+            self._disk.close(self._handle)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._path} was sealed or closed; open it again to append")
+        if self._broken:
+            raise FileProblem(f"{self._path} cannot be appended to any more, since a flush failed: {self._broken}")
+
+    def _refuse_if_fenced(self, tried: str) -> None:
+        _refuse_if_fenced(self._fence, self._record, self._path, tried)
+
+
+class PosixView:
+    """See `View`. Keeps the fence open while there is one: one small read tells how far the file goes."""
+
+    def __init__(self, disk: Disk, clock: Clock, path: str, handle: int) -> None:
+        self._disk, self._clock, self._path, self._handle = disk, clock, path, handle
+        self._fence: Fence | None = None
+        self._closed = False
+
+    def length(self) -> FileLength:
+        self._check_open()
+        with explained("ask for the length of", self._path):
+            while True:
+                if self._fence is None:
+                    self._fence = Fence.open(self._disk, self._clock, _fence_of(self._path), write=False)
+                if self._fence is None:
+                    size = self._disk.size(self._handle)
+                    self._fence = Fence.open(self._disk, self._clock, _fence_of(self._path), write=False)
+                    if self._fence is None:
+                        return FileLength(size, size, appending=False)
+                    # An appender came in between, so the size may count bytes that it has not flushed.
+                if self._fence.linked():
+                    return judge(self._fence.read(), self._disk.size(self._handle), self._disk.identity())
+                self._fence.close()
+                self._fence = None
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self._check_open()
+        with explained("read", self._path):
+            return self._disk.read_into(self._handle, offset, buffer)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._fence:
+                self._fence.close()
+            self._disk.close(self._handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the view of {self._path} was closed; open it again")
+
+
+def _fence_of(full: str) -> str:
+    folder, name = os.path.split(full)
+    return f"{folder}/.{name}{_FENCE}"
+
+
+def _refuse_if_fenced(fence: Fence, mine: FenceRecord, path: str, tried: str) -> None:
+    held = fence.read() if fence.linked() else None
+    if held is None or held.nonce != mine.nonce:
+        raise Fenced(
+            f"could not {tried} {path}: {held.owner if held else 'somebody newer'} owns it now. What was not flushed "
+            "before stays unwritten; open again to take it back"
+        )

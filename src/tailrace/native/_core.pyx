@@ -1,0 +1,592 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The thin binding of the native core: buffers in, buffers out. What decides is in the C files beside this one.
+
+Everything here runs under the interpreter's lock except the loops marked `nogil`, which touch only buffers that their
+caller holds. Entries are checked by `verify` before any other function may look at the data they describe.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+
+cdef extern from "blocks.h":
+    void *tr_block_take(size_t count, size_t *capacity)
+    void tr_block_give(void *block, size_t capacity)
+
+cdef extern from "checksum.h":
+    uint32_t tr_crc32c(uint32_t sum, const void *bytes, size_t count) nogil
+    uint32_t tr_crc32c_tables(uint32_t sum, const void *bytes, size_t count) nogil
+
+cdef extern from "hash.h":
+    uint64_t tr_hash64(const void *bytes, size_t count) nogil
+    uint32_t tr_shard_of(uint64_t hash, uint32_t shards) nogil
+
+cdef extern from "records.h":
+    enum: TR_ENTRY_BYTES
+    uint32_t TR_KEY_MAX, TR_HAS_KEY, TR_NO_VALUE, TR_FILLER
+    ctypedef struct tr_entry:
+        uint64_t end
+        int64_t time_us
+        uint32_t shape
+        uint32_t sum
+    ctypedef struct tr_measure:
+        uint64_t key_bytes, value_bytes, absent_keys, absent_values, fillers
+    ctypedef struct tr_columns:
+        int32_t *key_offsets
+        int32_t *value_offsets
+        uint8_t *key_out
+        uint8_t *value_out
+        uint8_t *key_present
+        uint8_t *value_present
+        int64_t *times
+        int64_t *positions
+        int32_t *shards
+    tr_entry tr_describe(const uint8_t *message, uint64_t start, uint64_t length, uint32_t key_length, uint32_t flags,
+                         int64_t time_us) nogil
+    size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data,
+                     uint64_t data_bytes) nogil
+    size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit) nogil
+    size_t tr_count_to_time(const tr_entry *entries, size_t count, int64_t time_us) nogil
+    tr_measure tr_measure_columns(const tr_entry *entries, size_t count, uint64_t start) nogil
+    void tr_split_columns(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, int32_t shard,
+                          tr_columns columns) nogil
+
+ENTRY_BYTES = TR_ENTRY_BYTES
+KEY_BYTES_MAX = TR_KEY_MAX
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------
+
+@cython.no_gc
+@cython.final
+cdef class Block:
+    """Memory from the pool, as a buffer of `size` bytes. It goes back to the pool when the last user lets go."""
+    cdef uint8_t *memory
+    cdef size_t capacity
+    cdef readonly Py_ssize_t size
+
+    def __cinit__(self, Py_ssize_t size):
+        if size < 0:
+            raise ValueError(f"a block of {size} bytes")
+        self.memory = <uint8_t *> tr_block_take(size, &self.capacity)
+        if self.memory == NULL:
+            raise MemoryError(f"no memory for a block of {size} bytes")
+        self.size = size
+
+    def __dealloc__(self):
+        tr_block_give(self.memory, self.capacity)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory, self.size, 0, flags)
+
+    def __len__(self):
+        return self.size
+
+
+cdef Block grown(Block block, size_t needed):
+    """A block with the same content and room for `needed` bytes."""
+    cdef Block larger = Block(needed if needed > 2 * block.capacity else 2 * block.capacity)
+    memcpy(larger.memory, block.memory, block.size)
+    larger.size = block.size
+    return larger
+
+
+cdef class _Bytes:
+    """Any object's bytes, held for as long as this lives."""
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef Py_ssize_t count
+
+    def __cinit__(self, source):
+        PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        self.at = <const uint8_t *> self.view.buf
+        self.count = self.view.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+@cython.final
+cdef class _Entries(_Bytes):
+    """A buffer of whole, aligned entries."""
+    cdef const tr_entry *first
+    cdef size_t entries
+
+    def __cinit__(self, source):
+        if self.count % TR_ENTRY_BYTES:
+            raise ValueError(f"{self.count} bytes are not a whole number of {TR_ENTRY_BYTES}-byte entries")
+        if <size_t> self.at % 8:
+            raise ValueError("entries must lie at a multiple of 8 bytes in memory")
+        self.first = <const tr_entry *> self.at
+        self.entries = self.count // TR_ENTRY_BYTES
+
+
+# ---- sums and hashes --------------------------------------------------------------------------------------------------
+
+def crc32c(source, uint32_t sum=0):
+    cdef _Bytes view = _Bytes(source)
+    with nogil:
+        sum = tr_crc32c(sum, view.at, view.count)
+    return sum
+
+
+def crc32c_tables(source, uint32_t sum=0):
+    cdef _Bytes view = _Bytes(source)
+    return tr_crc32c_tables(sum, view.at, view.count)
+
+
+def hash64(source):
+    cdef _Bytes view = _Bytes(source)
+    return tr_hash64(view.at, view.count)
+
+
+def shard_of(key, uint32_t shards):
+    if shards == 0:
+        raise ValueError("a stream has at least one shard")
+    return tr_shard_of(hash64(key), shards)
+
+
+# ---- reading records --------------------------------------------------------------------------------------------------
+
+def verify(entries, uint64_t start, data):
+    """How many entries, from the first on, are whole and match the data bytes that begin at `start`."""
+    cdef _Entries index = _Entries(entries)
+    cdef _Bytes content = _Bytes(data)
+    cdef size_t good
+    with nogil:
+        good = tr_verify(index.first, index.entries, start, content.at, content.count)
+    return good
+
+
+def count_to_position(entries, uint64_t limit):
+    """How many entries end at or before the position."""
+    cdef _Entries index = _Entries(entries)
+    return tr_count_to_position(index.first, index.entries, limit)
+
+
+def count_to_time(entries, int64_t time_us):
+    """How many entries are older than the time."""
+    cdef _Entries index = _Entries(entries)
+    return tr_count_to_time(index.first, index.entries, time_us)
+
+
+def entry_at(entries, size_t number):
+    """(end, time_us) of one entry, unchecked against its data."""
+    cdef _Entries index = _Entries(entries)
+    if number >= index.entries:
+        raise IndexError(f"entry {number} of {index.entries}")
+    return index.first[number].end, index.first[number].time_us
+
+
+@cython.no_gc
+@cython.final
+@cython.freelist(4096)
+cdef class Message:
+    """One message as a consumer sees it. `position` is where it begins in its shard."""
+    cdef readonly str stream
+    cdef readonly object key
+    cdef readonly object value
+    cdef readonly int64_t timestamp_us
+    cdef readonly int64_t position
+    cdef readonly int32_t shard
+
+    def __init__(self, *, str stream, int32_t shard, int64_t position, int64_t timestamp_us, bytes key, bytes value):
+        self.stream, self.shard, self.position, self.timestamp_us = stream, shard, position, timestamp_us
+        self.key, self.value = key, value
+
+    def _fields(self):
+        return (self.stream, self.shard, self.position, self.timestamp_us, self.key, self.value)
+
+    def __eq__(self, other):
+        return isinstance(other, Message) and self._fields() == (<Message> other)._fields()
+
+    def __hash__(self):
+        return hash(self._fields())
+
+    def __repr__(self):
+        return (f"Message(stream={self.stream!r}, shard={self.shard}, position={self.position}, "
+                f"timestamp_us={self.timestamp_us}, key={self.key!r}, value={self.value!r})")
+
+    def __reduce__(self):
+        return _message, self._fields()
+
+
+def _message(stream, shard, position, timestamp_us, key, value):
+    return Message(stream=stream, shard=shard, position=position, timestamp_us=timestamp_us, key=key, value=value)
+
+
+cdef class Records:
+    """A run of records of one shard. Of the entries given, the first `count` are whole and match the data, which begins
+    at `start`; what lies behind them is not looked at again."""
+    cdef readonly str stream
+    cdef readonly int32_t shard
+    cdef readonly int64_t start
+    cdef readonly Py_ssize_t count
+    cdef object _source
+    cdef _Entries _index
+    cdef _Bytes _content
+
+    def __init__(self, str stream, int32_t shard, int64_t start, entries, data):
+        if start < 0:
+            raise ValueError(f"records cannot start at {start}")
+        self.stream, self.shard, self.start, self._source = stream, shard, start, data
+        self._index, self._content = _Entries(entries), _Bytes(data)
+        with nogil:
+            self.count = tr_verify(self._index.first, self._index.entries, start,
+                                   self._content.at, self._content.count)
+
+    @property
+    def data(self):
+        """The messages' bytes, from start to end."""
+        return memoryview(self._source)[:self.end - self.start]
+
+    @property
+    def end(self):
+        return self._index.first[self.count - 1].end if self.count else self.start
+
+    @property
+    def first_time_us(self):
+        return self._index.first[0].time_us if self.count else None
+
+    @property
+    def last_time_us(self):
+        return self._index.first[self.count - 1].time_us if self.count else None
+
+    def messages(self):
+        """All of them as a list of Message."""
+        cdef list result = []
+        cdef Py_ssize_t i
+        cdef uint64_t origin = self.start, start = self.start
+        cdef const tr_entry *entry
+        cdef const char *at
+        cdef uint32_t key
+        cdef Message message
+        for i in range(self.count):
+            entry = &self._index.first[i]
+            at = <const char *> self._content.at + (start - origin)
+            key = entry.shape & TR_KEY_MAX
+            message = Message.__new__(Message)
+            message.stream = self.stream
+            message.shard = self.shard
+            message.position = start
+            message.timestamp_us = entry.time_us
+            message.key = PyBytes_FromStringAndSize(at, key) if entry.shape & TR_HAS_KEY else None
+            if entry.shape & TR_NO_VALUE:
+                message.value = None
+            else:
+                message.value = PyBytes_FromStringAndSize(
+                    at + key, entry.end - start - key - (1 if entry.shape & TR_FILLER else 0))
+            result.append(message)
+            start = entry.end
+        return result
+
+    def columns(self):
+        """Buffers for Arrow arrays: (keys, key offsets, key bitmap or None, absent keys, values, value offsets,
+        value bitmap or None, absent values, times, positions, shards). Values that lie side by side are not copied."""
+        cdef tr_measure room
+        cdef tr_columns out
+        cdef size_t count = self.count
+        with nogil:
+            room = tr_measure_columns(self._index.first, count, self.start)
+        if self.end - self.start >= 1 << 31:
+            raise OverflowError(f"{self.end - self.start} bytes in one batch; Arrow's binary columns end at 2 GiB")
+        side_by_side = room.key_bytes == 0 and room.fillers == 0
+        cdef Block keys = Block(room.key_bytes)
+        cdef Block values = Block(0 if side_by_side else room.value_bytes)
+        cdef Block key_offsets = Block(4 * (count + 1)), value_offsets = Block(4 * (count + 1))
+        cdef Block key_bits = Block((count + 7) // 8) if room.absent_keys else None
+        cdef Block value_bits = Block((count + 7) // 8) if room.absent_values else None
+        cdef Block times = Block(8 * count), positions = Block(8 * count), shards = Block(4 * count)
+        out.key_out, out.value_out = keys.memory, NULL if side_by_side else values.memory
+        out.key_offsets, out.value_offsets = <int32_t *> key_offsets.memory, <int32_t *> value_offsets.memory
+        out.key_present = NULL if key_bits is None else key_bits.memory
+        out.value_present = NULL if value_bits is None else value_bits.memory
+        out.times, out.positions = <int64_t *> times.memory, <int64_t *> positions.memory
+        out.shards = <int32_t *> shards.memory
+        with nogil:
+            tr_split_columns(self._index.first, count, self.start, self._content.at, self.shard, out)
+        return (keys, key_offsets, key_bits, room.absent_keys, self._source if side_by_side else values, value_offsets,
+                value_bits, room.absent_values, times, positions, shards)
+
+
+# ---- packing records --------------------------------------------------------------------------------------------------
+
+cdef inline int64_t now_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t> now.tv_sec * 1000000 + now.tv_nsec // 1000
+
+
+@cython.final
+cdef class Packed:
+    """Messages of one shard on their way to disk: data bytes and their entries, from `start` to `end`."""
+    cdef readonly int64_t start
+    cdef readonly int64_t end
+    cdef readonly int64_t last_time_us
+    cdef readonly Py_ssize_t count
+    cdef readonly Block data
+    cdef readonly Block entries
+
+
+@cython.final
+cdef class _Lane:
+    """The open buffer of one shard."""
+    cdef Block data
+    cdef Block entries
+    cdef int64_t start
+    cdef int64_t time_us
+
+    cdef int add(self, const uint8_t *key, Py_ssize_t key_count, const uint8_t *value, Py_ssize_t value_count,
+                 uint32_t flags, int64_t time_us) except -1:
+        cdef size_t filler = 1 if key_count + value_count == 0 else 0
+        cdef size_t length = key_count + value_count + filler
+        cdef size_t at = self.data.size
+        cdef uint8_t *message
+        if at + length > self.data.capacity:
+            self.data = grown(self.data, at + length)
+        if self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
+            self.entries = grown(self.entries, self.entries.size + TR_ENTRY_BYTES)
+        message = self.data.memory + at
+        if key_count:
+            memcpy(message, key, key_count)
+        if value_count:
+            memcpy(message + key_count, value, value_count)
+        if filler:
+            message[0] = 0
+            flags |= TR_FILLER
+        if time_us > self.time_us:
+            self.time_us = time_us
+        (<tr_entry *> (self.entries.memory + self.entries.size))[0] = tr_describe(
+            message, self.start + at, length, <uint32_t> key_count, flags, self.time_us)
+        self.data.size += length
+        self.entries.size += TR_ENTRY_BYTES
+        return 0
+
+
+@cython.final
+cdef class Packer:
+    """Takes messages, spreads them over shards and lays them out as records, in memory, until `take`.
+
+    Positions go on from the given ones and times never go back within a shard, whatever the clock does.
+    """
+    cdef list _lanes   # by shard; None where another producer writes
+    cdef list _own     # those that are not None
+    cdef uint32_t _shards
+    cdef uint32_t _turn
+    cdef readonly Py_ssize_t message_bytes_max
+    cdef readonly Py_ssize_t pending_bytes
+
+    def __init__(self, positions, times_us, Py_ssize_t message_bytes_max):
+        cdef _Lane lane
+        self._lanes = []
+        for position, time_us in zip(positions, times_us, strict=True):
+            lane = None
+            if position is not None:
+                lane = _Lane.__new__(_Lane)
+                lane.start, lane.time_us = position, time_us
+                lane.data, lane.entries = Block(0), Block(0)
+            self._lanes.append(lane)
+        self._own = [lane for lane in self._lanes if lane is not None]
+        if not self._own:
+            raise ValueError("a packer needs at least one shard to pack for")
+        self._shards = len(self._lanes)
+        self._turn = 0
+        self.message_bytes_max = message_bytes_max
+        self.pending_bytes = 0
+
+    cdef int _refuse_size(self, Py_ssize_t key_count, Py_ssize_t value_count) except -1:
+        if key_count + value_count > self.message_bytes_max:
+            raise ValueError(f"a message of {key_count + value_count} bytes; the stream takes at most "
+                             f"message_bytes_max={self.message_bytes_max}. It was not sent")
+        if key_count > <Py_ssize_t> TR_KEY_MAX:
+            raise ValueError(f"a key of {key_count} bytes; the format takes at most {TR_KEY_MAX}. It was not sent")
+        return 0
+
+    cdef _Lane _lane(self, const uint8_t *key, Py_ssize_t key_count, bint keyed, shard):
+        cdef uint32_t number
+        cdef _Lane lane
+        if shard is None and not keyed:
+            lane = <_Lane> self._own[self._turn]
+            self._turn = self._turn + 1 if self._turn + 1 < <uint32_t> len(self._own) else 0
+            return lane
+        if shard is None:
+            number = tr_shard_of(tr_hash64(key, key_count), self._shards)
+        elif 0 <= shard < self._shards:
+            number = shard
+        else:
+            raise ValueError(f"shard {shard} of a stream with shards 0 to {self._shards - 1}. It was not sent")
+        if self._lanes[number] is None:
+            raise ValueError(f"shard {number} is not among those that this producer writes. It was not sent")
+        return <_Lane> self._lanes[number]
+
+    def add(self, value, key=None, shard=None, time_us=None):
+        """Pack one message; how many bytes are pending now. A key of bytes, or None; a value of bytes, or None with a
+        key: the key's tombstone."""
+        cdef const uint8_t *key_at = NULL
+        cdef const uint8_t *value_at = NULL
+        cdef Py_ssize_t key_count = 0, value_count = 0
+        cdef uint32_t flags = 0
+        cdef _Bytes key_view, value_view
+        if PyBytes_CheckExact(value):
+            value_at, value_count = <const uint8_t *> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        elif value is None:
+            if key is None:
+                raise ValueError("a message without a value deletes a key, so it needs one. It was not sent")
+            flags |= TR_NO_VALUE
+        else:
+            value_view = as_bytes(value, "value")
+            value_at, value_count = value_view.at, value_view.count
+        if key is not None:
+            flags |= TR_HAS_KEY
+            if PyBytes_CheckExact(key):
+                key_at, key_count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+            else:
+                key_view = as_bytes(key, "key")
+                key_at, key_count = key_view.at, key_view.count
+        self._refuse_size(key_count, value_count)
+        cdef _Lane lane = self._lane(key_at, key_count, key is not None, shard)
+        lane.add(key_at, key_count, value_at, value_count, flags, now_us() if time_us is None else time_us)
+        self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
+        return self.pending_bytes
+
+    def add_list(self, list values, list keys, shard=None, time_us=None):
+        """Pack messages from lists, all with one time. Without keys they go to one shard together. All or none."""
+        cdef Py_ssize_t i, key_count, value_count
+        cdef const uint8_t *key_at
+        cdef const uint8_t *value_at
+        cdef uint32_t flags
+        cdef int64_t stamp = now_us() if time_us is None else time_us
+        cdef _Lane lane = None
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(values)} values with {len(keys)} keys. Nothing was sent")
+        for i in range(len(values)):  # everything is looked at before anything is packed
+            value, key = values[i], None if keys is None else keys[i]
+            if not (PyBytes_CheckExact(value) or (value is None and key is not None)):
+                raise TypeError(f"value {i} is {type(value).__name__}; send_many takes bytes, and None with a key. "
+                                f"Nothing was sent")
+            if not (key is None or PyBytes_CheckExact(key)):
+                raise TypeError(f"key {i} is {type(key).__name__}; send_many takes bytes or None. Nothing was sent")
+            self._refuse_size(0 if key is None else PyBytes_GET_SIZE(key),
+                              0 if value is None else PyBytes_GET_SIZE(value))
+            if key is not None and shard is None and len(self._own) < len(self._lanes):
+                self._lane(<const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), True, None)
+        if not values:
+            return self.pending_bytes
+        if keys is None or shard is not None:
+            lane = self._lane(NULL, 0, False, shard)
+        for i in range(len(values)):
+            value, key = values[i], None if keys is None else keys[i]
+            flags, key_at, key_count, value_at, value_count = 0, NULL, 0, NULL, 0
+            if key is not None:
+                flags = TR_HAS_KEY
+                key_at, key_count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+            if value is None:
+                flags |= TR_NO_VALUE
+            else:
+                value_at, value_count = <const uint8_t *> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+            (lane if lane is not None else self._lane(key_at, key_count, key is not None, None)).add(
+                key_at, key_count, value_at, value_count, flags, stamp)
+            self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
+        return self.pending_bytes
+
+    def add_columns(self, values, value_offsets, value_present, keys, key_offsets, key_present,
+                    Py_ssize_t first, Py_ssize_t count, shard=None, time_us=None):
+        """Pack rows first … first+count of two Arrow binary columns with 64-bit offsets. All or none.
+
+        Without a key column, or with a shard given, the rows go to one shard together.
+        """
+        cdef Py_ssize_t i, key_count, value_count
+        cdef uint32_t flags
+        cdef int64_t stamp = now_us() if time_us is None else time_us
+        cdef _Lane lane = None
+        cdef _Column value_column = _Column(values, value_offsets, value_present, first, count, "value")
+        cdef _Column key_column = None if key_offsets is None else _Column(
+            keys, key_offsets, key_present, first, count, "key")
+        cdef const uint8_t *key_at
+        for i in range(first, first + count):
+            if not value_column.has(i) and (key_column is None or not key_column.has(i)):
+                raise ValueError(f"row {i} has no value and no key to delete. Nothing was sent")
+            self._refuse_size(0 if key_column is None else key_column.length(i), value_column.length(i))
+            if key_column is not None and key_column.has(i) and shard is None and len(self._own) < len(self._lanes):
+                self._lane(key_column.at(i), key_column.length(i), True, None)
+        if count == 0:
+            return self.pending_bytes
+        if key_column is None or shard is not None:
+            lane = self._lane(NULL, 0, False, shard)
+        for i in range(first, first + count):
+            flags, key_at, key_count = 0, NULL, 0
+            if key_column is not None and key_column.has(i):
+                flags = TR_HAS_KEY
+                key_at, key_count = key_column.at(i), key_column.length(i)
+            value_count = value_column.length(i)
+            if not value_column.has(i):
+                flags |= TR_NO_VALUE
+            (lane if lane is not None else self._lane(key_at, key_count, flags & TR_HAS_KEY, None)).add(
+                key_at, key_count, value_column.at(i), value_count, flags, stamp)
+            self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
+        return self.pending_bytes
+
+    def take(self):
+        """Everything pending, as {shard: Packed}; the packer is empty afterwards."""
+        cdef _Lane lane
+        cdef Packed packed
+        cdef dict result = {}
+        cdef uint32_t shard
+        for shard in range(self._shards):
+            lane = self._lanes[shard]
+            if lane is None or lane.entries.size == 0:
+                continue
+            packed = Packed.__new__(Packed)
+            packed.start, packed.end = lane.start, lane.start + lane.data.size
+            packed.last_time_us = lane.time_us
+            packed.data, packed.entries = lane.data, lane.entries
+            packed.count = lane.entries.size // TR_ENTRY_BYTES
+            result[shard] = packed
+            # The next round will be as large as this one: take that much at once.
+            lane.start = packed.end
+            lane.data, lane.entries = Block(packed.data.size), Block(packed.entries.size)
+            lane.data.size = lane.entries.size = 0
+        self.pending_bytes = 0
+        return result
+
+
+@cython.final
+cdef class _Column:
+    """An Arrow binary column with 64-bit offsets, every bound checked once, at the start."""
+    cdef _Bytes data, offsets, present
+
+    def __init__(self, data, offsets, present, Py_ssize_t first, Py_ssize_t count, str name):
+        self.data, self.offsets = _Bytes(data), _Bytes(offsets)
+        self.present = None if present is None else _Bytes(present)
+        cdef const int64_t *ends = <const int64_t *> self.offsets.at
+        cdef Py_ssize_t i
+        if first < 0 or count < 0 or (first + count + 1) * 8 > self.offsets.count or <size_t> ends % 8:
+            raise ValueError(f"the {name} column has fewer than {first + count} rows. Nothing was sent")
+        if self.present is not None and first + count > 8 * self.present.count:
+            raise ValueError(f"the {name} column's bitmap is too short. Nothing was sent")
+        for i in range(first, first + count):
+            if not 0 <= ends[i] <= ends[i + 1] <= self.data.count:
+                raise ValueError(f"row {i} of the {name} column lies outside its data. Nothing was sent")
+
+    cdef inline bint has(self, Py_ssize_t row) noexcept:
+        return self.present is None or self.present.at[row // 8] >> (row % 8) & 1
+
+    cdef inline Py_ssize_t length(self, Py_ssize_t row) noexcept:
+        cdef const int64_t *ends = <const int64_t *> self.offsets.at
+        return ends[row + 1] - ends[row] if self.has(row) else 0
+
+    cdef inline const uint8_t *at(self, Py_ssize_t row) noexcept:
+        return self.data.at + (<const int64_t *> self.offsets.at)[row]
+
+
+cdef _Bytes as_bytes(source, str what):
+    if isinstance(source, str):
+        raise TypeError(f"the {what} is a str; send bytes, for example {what}.encode(). It was not sent")
+    try:
+        return _Bytes(source)
+    except TypeError:
+        raise TypeError(f"the {what} is {type(source).__name__}; send bytes or another buffer. It was not sent") from None

@@ -1,0 +1,209 @@
+"""A world in one folder: files, coordination and streams put together, for this process. No server to start."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ..config import Retention, StreamConfig, WorldConfig, parse_world
+from ..coordination import Coordination, SqliteCoordination
+from ..env import Clock, SystemClock
+from ..errors import ConfigError
+from ..files import Files, PosixFiles
+from ..model import check_name
+from ..streams import (
+    Catalog,
+    Checkpoints,
+    Collected,
+    Consumer,
+    Producer,
+    ShardLog,
+    ShardStatus,
+    ShardTail,
+    collect,
+)
+
+_CONFIG = "tailrace.toml"
+
+
+def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
+    """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
+    root = os.fspath(path)
+    files = PosixFiles(root)
+    return World(
+        files=files,
+        coordination=SqliteCoordination(os.path.join(root, "coordination.db")),
+        clock=SystemClock(),
+        config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+    )
+
+
+def _read_config(path: str) -> WorldConfig:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_world(file.read(), path)
+    except FileNotFoundError:
+        return WorldConfig()
+    except (OSError, UnicodeDecodeError) as seen:
+        raise ConfigError(f"{path} cannot be read: {seen}. Mend or remove it; nothing has started") from seen
+
+
+class World:
+    """Streams, producers, consumers. Close what you open; `with` does it."""
+
+    def __init__(self, *, files: Files, coordination: Coordination, clock: Clock, config: WorldConfig) -> None:
+        self.config = config
+        self._files, self._coordination, self._clock = files, coordination, clock
+        self._catalog, self._checkpoints = Catalog(files), Checkpoints(coordination)
+
+    # ---- streams
+
+    def streams(self) -> list[str]:
+        """The names of all streams."""
+        return self._catalog.names()
+
+    def create_stream(self, name: str, config: StreamConfig | None = None, **settings: Any) -> StreamConfig:
+        """Make a stream, with the world's settings for it unless told otherwise: create_stream("prices", shards=4)."""
+        return self._catalog.create(name, replace(config or self.config.stream(name), **settings))
+
+    def stream_config(self, name: str) -> StreamConfig:
+        return self._catalog.config(name)
+
+    def stream_status(self, name: str) -> list[ShardStatus]:
+        """What each shard holds."""
+        return [self._catalog.shard(name, shard) for shard in range(self.stream_config(name).shards)]
+
+    def set_retention(self, name: str, retention: Retention) -> StreamConfig:
+        """In force from the next new file, trim() or opening of a producer on."""
+        return self._catalog.set_retention(name, retention)
+
+    def delete_stream(self, name: str) -> None:
+        """With all its messages and checkpoints."""
+        self._catalog.delete(name)
+        self._checkpoints.forget(name)
+
+    def trim(self, name: str) -> list[Collected]:
+        """Delete what the stream's retention allows, now. Producers do it whenever they begin a new file."""
+        return [self._trim(name, shard) for shard in range(self.stream_config(name).shards)]
+
+    def checkpoints(self, stream: str) -> dict[str, dict[int, int]]:
+        """{name: {shard: position}}."""
+        return self._checkpoints.load_all(stream)
+
+    def forget_checkpoint(self, stream: str, name: str) -> None:
+        self._checkpoints.forget(stream, name)
+
+    # ---- messages
+
+    def producer(
+        self, stream: str, *, shards: int | None = None, only: Sequence[int] | None = None, **settings: Any
+    ) -> Producer:
+        """A producer of all shards, or `only` of some; each shard has one producer at a time, and the newest wins.
+
+        The stream is made on first use, with `shards`. Settings are those of ProducerConfig, as in buffer_s=0.01.
+        """
+        config = self._catalog.open(stream, self.config.stream(stream), shards)
+        wanted = range(config.shards) if only is None else sorted(set(only))
+        if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
+            raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
+        producer_config = replace(self.config.producer, **settings)
+        logs: dict[int, ShardLog] = {}
+        try:
+            for shard in wanted:
+                logs[shard] = ShardLog(
+                    self._files, self._clock, stream, shard, config, lambda shard: self._trim(stream, shard)
+                )
+            return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max)
+        except BaseException:
+            for log in logs.values():
+                log.close()
+            raise
+
+    def consumer(
+        self,
+        *streams: str,
+        start: Literal["earliest", "latest"] | datetime | Mapping[int, int] = "latest",
+        shards: Sequence[int] | None = None,
+        checkpoint: str | None = None,
+        follow: bool = True,
+        **settings: Any,
+    ) -> Consumer:
+        """A consumer of one or more streams, or of some shards of one.
+
+        It begins where the named checkpoint stands, if it has one; else at `start`: 'earliest', 'latest', a datetime,
+        or positions by shard, as in {0: 4096}. Settings are those of ConsumerConfig, as in bytes_per_s=1e6.
+        """
+        if not streams:
+            raise ConfigError("consumer() needs the name of a stream")
+        if len(streams) > 1 and (shards is not None or isinstance(start, Mapping)):
+            raise ConfigError(
+                "shards and positions belong to one stream: open one consumer for each, or leave them out"
+            )
+        if checkpoint is not None:
+            check_name(checkpoint, "checkpoint")
+        config = replace(self.config.consumer, **settings)
+        tails: list[ShardTail] = []
+        try:
+            for stream in dict.fromkeys(streams):
+                found = self._tails(stream, start, shards, checkpoint)
+                tails += found
+                if checkpoint is not None:
+                    self._checkpoints.declare(stream, checkpoint, {tail.shard: tail.position for tail in found})
+        except BaseException:
+            for tail in tails:
+                tail.close()
+            raise
+        return Consumer(tails, config, self._clock, follow=follow, checkpoints=self._checkpoints, checkpoint=checkpoint)
+
+    def close(self) -> None:
+        self._coordination.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- inside
+
+    @property
+    def files(self) -> Files:
+        return self._files
+
+    def _tails(
+        self,
+        stream: str,
+        start: str | datetime | Mapping[int, int],
+        shards: Sequence[int] | None,
+        checkpoint: str | None,
+    ) -> list[ShardTail]:
+        count = self.stream_config(stream).shards
+        if isinstance(start, Mapping):
+            shards = sorted(start) if shards is None else shards
+        wanted = range(count) if shards is None else sorted(set(shards))
+        if not wanted or wanted[0] < 0 or wanted[-1] >= count:
+            raise ConfigError(f"shards={list(wanted)}: {stream} has shards 0 to {count - 1}")
+        known = {} if checkpoint is None else self._checkpoints.load(stream, checkpoint)
+        tails: list[ShardTail] = []
+        try:
+            for shard in wanted:
+                begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
+                tails.append(ShardTail(self._files, self._clock, stream, shard, begin))
+        except BaseException:
+            for tail in tails:
+                tail.close()
+            raise
+        return tails
+
+    def _trim(self, stream: str, shard: int) -> Collected:
+        policy = self.stream_config(stream).retention
+        passed = []
+        if policy.waits_for:
+            known = self._checkpoints.load_all(stream)
+            # One that was never declared has passed nothing: keep everything rather than guess.
+            passed = [known.get(name, {}).get(shard, 0) for name in policy.waits_for]
+        return collect(self._files, stream, shard, policy, self._clock.time_us(), passed)

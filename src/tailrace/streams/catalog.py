@@ -1,0 +1,119 @@
+"""The streams of a durable layer: each has a folder with its settings and a folder for each shard."""
+
+import json
+from dataclasses import dataclass, replace
+
+from ..config import Retention, StreamConfig, decode, encode
+from ..errors import ConfigError, Corrupt, FileMissing, StreamExists, StreamMissing
+from ..files import Files
+from ..model import check_name
+from .segments import segments_of
+from .shard_files import SegmentView, find_end, shard_folder
+
+_SETTINGS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """What a shard holds: `messages` counts those kept, `files` segments, `size_bytes` data and index."""
+
+    shard: int
+    start: int
+    end: int
+    messages: int
+    files: int
+    size_bytes: int
+    newest_us: int | None
+
+
+class Catalog:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def names(self) -> list[str]:
+        return [name for name in self._files.list("streams") if self._has(name)]
+
+    def create(self, name: str, config: StreamConfig) -> StreamConfig:
+        """Make a stream; StreamExists if there is one."""
+        self._files.make_folder(f"streams/{check_name(name, 'stream')}")
+        if not self._publish(name, config, fresh=True):
+            raise StreamExists(
+                f"the stream {name!r} is there already; open it, or delete it first. Nothing was changed"
+            )
+        return config
+
+    def open(self, name: str, config: StreamConfig | None, shards: int | None = None) -> StreamConfig:
+        """The settings of a stream. It is made with `config` if that is given and it is not there yet."""
+        check_name(name, "stream")
+        if config is not None and not self._has(name):
+            fresh = config if shards is None else replace(config, shards=shards)
+            try:
+                return self.create(name, fresh)
+            except StreamExists:
+                pass  # somebody was faster, which is as good
+        found = self.config(name)
+        if shards is not None and shards != found.shards:
+            raise StreamExists(
+                f"the stream {name!r} has {found.shards} shards, not {shards}; that number is fixed, since it decides "
+                "where keys go. Leave `shards` out, or use another stream. Nothing was changed"
+            )
+        return found
+
+    def config(self, name: str) -> StreamConfig:
+        path = _settings(check_name(name, "stream"))
+        try:
+            raw = self._files.read(path)
+        except FileMissing:
+            known = ", ".join(self.names()) or "none yet"
+            raise StreamMissing(f"there is no stream {name!r}; there are: {known}") from None
+        try:
+            table = json.loads(raw)
+            if table.pop("version") != _SETTINGS_VERSION:
+                raise ValueError("another version")
+            return decode(StreamConfig, table)
+        except (ValueError, KeyError, AttributeError, ConfigError) as wrong:
+            raise Corrupt(
+                f"{path} is not a stream's settings: {wrong}. Restore it; the messages are not affected"
+            ) from None
+
+    def set_retention(self, name: str, retention: Retention) -> StreamConfig:
+        config = replace(self.config(name), retention=retention)
+        self._publish(name, config, fresh=False)
+        return config
+
+    def delete(self, name: str) -> None:
+        """With all its messages. The settings go first: what a crash leaves behind is no stream any more."""
+        self.config(name)
+        self._files.delete(_settings(name))
+        self._files.delete_folder(f"streams/{name}")
+
+    def shard(self, name: str, shard: int) -> ShardStatus:
+        folder = shard_folder(name, shard)
+        names = self._files.list(folder)
+        segments = segments_of(names)
+        end = find_end(self._files, name, shard, names)
+        if not segments or end.segment is None:
+            return ShardStatus(shard, end.position, end.position, 0, 0, 0, None)
+        with SegmentView(self._files, folder, segments[0]) as oldest:
+            first_number = oldest.header().base_number
+        start = segments[0].data_base
+        return ShardStatus(
+            shard=shard,
+            start=start,
+            end=end.position,
+            messages=end.number - first_number,
+            files=len(segments),
+            size_bytes=end.position - start + end.index_base - segments[0].index_base,
+            newest_us=end.time_us if end.number > first_number else None,
+        )
+
+    def _has(self, name: str) -> bool:
+        return "stream.json" in self._files.list(f"streams/{name}")
+
+    def _publish(self, name: str, config: StreamConfig, *, fresh: bool) -> bool:
+        content = json.dumps({"version": _SETTINGS_VERSION, **encode(config)}, indent=2) + "\n"
+        return self._files.publish(_settings(name), content.encode(), replace=not fresh)
+
+
+def _settings(name: str) -> str:
+    return f"streams/{name}/stream.json"

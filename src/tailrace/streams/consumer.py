@@ -1,0 +1,164 @@
+"""The consumer: follows many shards of many streams, fairly, at its own pace, and remembers how far it came.
+
+A consumer polls: nothing pushes messages at it. Batches of one shard come in order; shards take turns.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from ..config import ConsumerConfig
+from ..env import Clock
+from ..errors import Closed, ConfigError
+from .batch import Batch
+from .checkpoints import Checkpoints
+from .rate import RateLimit
+from .tail import ShardTail, Start
+
+Place = tuple[str, int]  # (stream, shard)
+
+
+class Consumer:
+    """Iterate over it for batches; `async for` works too. Not for several threads at once.
+
+    follow: wait for more at the end. Without it, iteration ends when all that was there has been handed out.
+    """
+
+    def __init__(
+        self,
+        tails: Iterable[ShardTail],
+        config: ConsumerConfig,
+        clock: Clock,
+        *,
+        follow: bool = True,
+        checkpoints: Checkpoints | None = None,
+        checkpoint: str | None = None,
+    ) -> None:
+        self._tails = {(tail.stream, tail.shard): tail for tail in tails}
+        self._config, self._clock, self._follow = config, clock, follow
+        self._checkpoints, self._checkpoint = checkpoints, checkpoint
+        self._turns = deque(self._tails)
+        self._paused: set[Place] = set()
+        self._stop = threading.Event()
+        self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
+        if len({stream for stream, _ in self._tails}) == 1:
+            self._only_stream: str | None = next(iter(self._tails))[0]
+        else:
+            self._only_stream = None
+
+    # ---- batches
+
+    def poll(self, timeout_s: float = 0.0) -> Batch | None:
+        """The next batch; None if none came within the time."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            if self._stop.is_set():
+                raise Closed("this consumer was closed; open a new one")
+            pause_s = self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
+            if pause_s == 0.0:
+                if (batch := self._next()) is not None:
+                    return batch
+                pause_s = self._config.poll_s
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            self._clock.wait(self._stop, min(pause_s, left_s))
+
+    def __iter__(self) -> Iterator[Batch]:
+        while not self._stop.is_set():
+            batch = self.poll(_LONG_S if self._follow or self._limit else 0.0)
+            if batch is not None:
+                yield batch
+            elif not self._follow:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        """Reads in a thread, so that a slow disk does not stop the other coroutines."""
+        while not self._stop.is_set():
+            batch = await asyncio.to_thread(self.poll)
+            if batch is not None:
+                yield batch
+            elif self._limit and (pause_s := self._limit.wait_s(self._clock.monotonic_s())):
+                await asyncio.sleep(pause_s)
+            elif not self._follow:
+                return
+            else:
+                await asyncio.sleep(self._config.poll_s)
+
+    def _next(self) -> Batch | None:
+        for _ in range(len(self._turns)):
+            place = self._turns[0]
+            self._turns.rotate(-1)
+            if place in self._paused:
+                continue
+            batch = self._tails[place].poll(self._config.batch_bytes)
+            if batch is not None:
+                if self._limit:
+                    self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
+                return batch
+        return None
+
+    # ---- where it is
+
+    @property
+    def positions(self) -> Mapping[Place, int]:
+        """{(stream, shard): where the next message begins}."""
+        return {place: tail.position for place, tail in self._tails.items()}
+
+    def position(self, shard: int = 0, *, stream: str | None = None) -> int:
+        return self._tail(shard, stream).position
+
+    def seek(self, start: Start, shard: int | None = None, *, stream: str | None = None) -> None:
+        """Go to 'earliest', 'latest', a time, or a position (of one shard). The next batch comes from there."""
+        places = self._places(shard, stream)
+        if isinstance(start, int) and len(places) > 1:
+            raise ValueError(f"position {start} of which shard? Name one of {len(places)}: seek({start}, shard=…)")
+        for place in places:
+            self._tails[place].seek(start)
+
+    def pause(self, shard: int | None = None, *, stream: str | None = None) -> None:
+        """Hand out nothing from this shard, or from any, until resume()."""
+        self._paused.update(self._places(shard, stream))
+
+    def resume(self, shard: int | None = None, *, stream: str | None = None) -> None:
+        self._paused.difference_update(self._places(shard, stream))
+
+    def commit(self) -> None:
+        """Remember under the checkpoint's name that all batches handed out so far are done with; durable on return."""
+        if self._checkpoints is None or self._checkpoint is None:
+            raise ConfigError("commit() needs a name: open the consumer with checkpoint='NAME'. Nothing was stored")
+        self._checkpoints.commit(self.positions, self._checkpoint)
+
+    def close(self) -> None:
+        """Stops an iteration that waits in another thread, too."""
+        if not self._stop.is_set():
+            self._stop.set()
+            for tail in self._tails.values():
+                tail.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tail(self, shard: int, stream: str | None) -> ShardTail:
+        (place,) = self._places(shard, stream)
+        return self._tails[place]
+
+    def _places(self, shard: int | None, stream: str | None) -> list[Place]:
+        stream = stream or self._only_stream
+        if stream is None and shard is not None:
+            raise ValueError(f"shard {shard} of which stream? This consumer follows several: name it with stream=…")
+        found = [p for p in self._tails if stream in (None, p[0]) and shard in (None, p[1])]
+        if not found:
+            raise ValueError(f"this consumer does not follow {stream}/{'any' if shard is None else shard}")
+        return found
+
+
+_LONG_S = 3600.0  # how long one wait inside an iteration may be

@@ -1,0 +1,282 @@
+"""The producer: buffers messages, flushes them in groups, and pushes back when the disk is slower than the sender.
+
+`send` packs into memory and returns. A background thread flushes every `buffer_s`, or earlier when `buffer_bytes` wait;
+`flush()` does it now, in the calling thread, and returns when everything sent before is durable. Whoever flushes, one
+flush runs at a time, so messages leave in the order they were sent.
+"""
+
+import asyncio
+import math
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..config import ProducerConfig
+from ..env import Clock, SystemClock
+from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
+from ..native import Packed, Packer
+from .columns import Columns
+from .shard_log import ShardLog
+
+if TYPE_CHECKING:
+    import pyarrow
+    from typing_extensions import Buffer
+
+_FLUSH_THREADS = 8  # shards flushed side by side: their disk waits overlap
+
+
+class _Done:
+    """An awaitable that is ready. Awaiting it costs next to nothing, so the async twins are as fast as the others."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
+
+class Producer:
+    """Sends messages into the shards of one stream. Safe to use from several threads.
+
+    Ordered per shard. At most one producer writes a shard at a time: a newer one shuts an older one out (Fenced).
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        shards: int,
+        logs: Mapping[int, ShardLog],
+        config: ProducerConfig,
+        clock: Clock,
+        message_bytes_max: int,
+    ) -> None:
+        self.stream = stream
+        self._logs, self._config, self._clock = logs, config, clock
+        self._now: Callable[[], int] | None = None if isinstance(clock, SystemClock) else clock.time_us
+        self._packer = Packer(
+            [logs[shard].position if shard in logs else None for shard in range(shards)],
+            [logs[shard].time_us if shard in logs else 0 for shard in range(shards)],
+            message_bytes_max,
+        )
+        self._unflushed: dict[int, Packed] = {}  # taken from the packer, not durable yet; retried first
+        self._unflushed_bytes = 0
+        self._flush_lock = threading.Lock()
+        self._room = threading.Condition()
+        self._blocked = False  # the one thing that the fast path of send looks at
+        self._fenced: Fenced | None = None
+        self._failure: TailraceError | None = None  # of the last flush in the background
+        self._closed = False
+        self._press_bytes = 1 if config.buffer_s == 0 else config.buffer_bytes
+        self._wake = threading.Event()
+        self._pool = ThreadPoolExecutor(min(len(logs), _FLUSH_THREADS)) if len(logs) > 1 else None
+        self._thread: threading.Thread | None = None
+        if not math.isinf(config.buffer_s):
+            self._thread = threading.Thread(target=self._run, name=f"tailrace flush {stream}", daemon=True)
+            self._thread.start()
+
+    # ---- sending
+
+    def send(self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None) -> None:
+        """Send one message: to the given shard, or to the key's, or to each of them in turn.
+
+        value=None with a key is a tombstone: it tells keyed views that the key is gone.
+        """
+        if self._blocked:
+            self._wait_for_room()
+        if self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
+            self._press()
+
+    def send_many(
+        self,
+        values: "Iterable[bytes | None] | pyarrow.Array | pyarrow.ChunkedArray | pyarrow.Table | pyarrow.RecordBatch",
+        keys: "Iterable[bytes | None] | pyarrow.Array | pyarrow.ChunkedArray | None" = None,
+        *,
+        shard: int | None = None,
+    ) -> int:
+        """Send many at once, all or none of them: lists of bytes, Arrow arrays of binary or text, or a table with the
+        columns `value` and, if they have keys, `key`. Without keys all go to one shard. Returns how many."""
+        if self._blocked:
+            self._wait_for_room()
+        time_us = self._now and self._now()
+        if (columns := Columns.from_arrow(values, keys)) is not None:
+            pending = self._packer.add_columns(*columns.buffers(), 0, columns.count, shard, time_us)
+            count = columns.count
+        else:
+            listed = values if isinstance(values, list) else list(values)
+            listed_keys = keys if keys is None or isinstance(keys, list) else list(keys)
+            pending = self._packer.add_list(listed, listed_keys, shard, time_us)
+            count = len(listed)
+        if pending >= self._press_bytes:
+            self._press()
+        return count
+
+    def flush(self) -> None:
+        """Return when everything sent before is durable and visible. After an error, call it again."""
+        if self._closed:
+            raise self._refusal()
+        self._flush()
+
+    def send_async(
+        self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None
+    ) -> Awaitable[None]:
+        """`send` for coroutines. The message is taken at once, or, when the buffer is full, while you await it."""
+        if self._blocked:
+            return asyncio.to_thread(self.send, value, key, shard=shard)
+        if self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
+            if self._thread is None:
+                return asyncio.to_thread(self._flush)
+            self._press()
+        return _DONE
+
+    async def send_many_async(self, values: Any, keys: Any = None, *, shard: int | None = None) -> int:
+        """`send_many` for coroutines."""
+        if self._blocked:
+            return await asyncio.to_thread(self.send_many, values, keys, shard=shard)
+        return self.send_many(values, keys, shard=shard)
+
+    async def flush_async(self) -> None:
+        """`flush` for coroutines."""
+        await asyncio.to_thread(self.flush)
+
+    def close(self) -> None:
+        """Flush, seal the files and let the shards go."""
+        if self._closed:
+            return
+        try:
+            if self._fenced is None:
+                self._flush()
+        finally:
+            self._closed = self._blocked = True
+            self._wake.set()
+            if self._thread is not None:
+                self._thread.join()
+            if self._pool is not None:
+                self._pool.shutdown()
+            problems = [problem for log in self._logs.values() if (problem := _attempt(log.close)) is not None]
+        if problems and self._fenced is None:
+            raise problems[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # ---- pressure
+
+    def _press(self) -> None:
+        """Enough waits for a flush to begin; perhaps so much that the next sender must wait for it."""
+        if self._thread is None:
+            self._flush()
+            return
+        if not self._wake.is_set():
+            self._wake.set()
+        if self._pending_bytes() >= self._config.pending_bytes_max:
+            with self._room:  # asked again: a flush may just have made room, and nobody else would take the block away
+                self._blocked = self._pending_bytes() >= self._config.pending_bytes_max
+
+    def _wait_for_room(self) -> None:
+        if self._closed or self._fenced:
+            raise self._refusal()
+        deadline_s = self._clock.monotonic_s() + self._config.send_deadline_s
+        with self._room:
+            while self._blocked and not self._closed and not self._fenced:
+                left_s = deadline_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    raise SendRefused(
+                        f"{self.stream}: {self._pending_bytes()} bytes wait for the disk, and none went within "
+                        f"send_deadline_s={self._config.send_deadline_s:g}. It was not taken; send slower, or raise "
+                        f"pending_bytes_max. Last flush: {self._failure or 'still running'}"
+                    ) from self._failure
+                self._room.wait(left_s)
+        if self._closed or self._fenced:
+            raise self._refusal()
+
+    def _refusal(self) -> TailraceError:
+        if self._fenced:
+            return Fenced(f"{self.stream}: this producer was shut out and takes no more messages: {self._fenced}")
+        return Closed(f"the producer of {self.stream} was closed; open a new one")
+
+    def _pending_bytes(self) -> int:
+        return self._packer.pending_bytes + self._unflushed_bytes
+
+    # ---- flushing
+
+    def _run(self) -> None:
+        while not self._closed:
+            timeout_s = self._config.buffer_s if self._config.buffer_s > 0 else 1.0
+            self._clock.wait(self._wake, timeout_s)
+            self._wake.clear()
+            if not self._pending_bytes() or self._closed:
+                continue
+            try:
+                self._flush()
+            except TailraceError as problem:
+                if self._fenced:
+                    return
+                self._failure = problem  # kept for whoever has to wait because of it; the next round tries again
+                self._clock.wait(threading.Event(), min(timeout_s, 0.1))
+
+    def _flush(self) -> None:
+        with self._flush_lock:
+            if self._fenced:
+                raise self._refusal()
+            if self._unflushed:  # an earlier try failed: its messages come before those sent since
+                self._flush_taken()
+            self._unflushed = self._packer.take()
+            self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
+            self._flush_taken()
+
+    def _flush_taken(self) -> None:
+        if not self._unflushed:
+            return
+        shards = list(self._unflushed)
+        if self._pool is None or len(shards) == 1:
+            problems = [self._append(shard) for shard in shards]
+        else:
+            problems = list(self._pool.map(self._append, shards))
+        failed = {shard: problem for shard, problem in zip(shards, problems, strict=True) if problem}
+        self._unflushed = {shard: packed for shard, packed in self._unflushed.items() if shard in failed}
+        self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
+        fenced = next((problem for problem in failed.values() if isinstance(problem, Fenced)), None)
+        with self._room:
+            self._fenced = fenced
+            self._blocked = bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max
+            self._room.notify_all()
+        if fenced:
+            raise fenced
+        if failed:
+            shard, problem = next(iter(failed.items()))
+            raise FlushFailed(
+                f"{self.stream}: {len(failed)} of {len(shards)} shards could not be flushed; shard {shard}: {problem}. "
+                "Their messages are still here: mend the cause and call flush() again"
+            ) from problem
+        self._failure = None
+
+    def _append(self, shard: int) -> TailraceError | None:
+        return _attempt(lambda: self._logs[shard].append(self._unflushed[shard]))
+
+
+def _attempt(act: Callable[[], None]) -> TailraceError | None:
+    try:
+        act()
+    except TailraceError as problem:
+        return problem
+    return None
+
+
+def _size(packed: Packed) -> int:
+    return len(packed.data) + len(packed.entries)

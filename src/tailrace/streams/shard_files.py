@@ -1,0 +1,148 @@
+"""Reading the files of one shard: a segment's index and data through the durable layer, and where a shard ends."""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ..errors import Corrupt
+from ..files import FileLength, Files, View
+from ..native import ENTRY_BYTES, Block, Records, entry_at
+from .segments import HEADER_BYTES, IndexHeader, Segment, entries_in, entry_offset, segments_of
+
+_TAIL_ENTRIES, _TAIL_BYTES = 65536, 8 << 20  # how much is checked at a time when a tail may be torn
+
+
+def shard_folder(stream: str, shard: int) -> str:
+    return f"streams/{stream}/{shard:05d}"
+
+
+class SegmentView:
+    """One segment opened for reading. Numbers of entries count from 0 in this segment."""
+
+    def __init__(self, files: Files, folder: str, segment: Segment) -> None:
+        self.segment = segment
+        self.index_path = f"{folder}/{segment.index_name}"
+        self.data_path = f"{folder}/{segment.data_name}"
+        self._index: View = files.view(self.index_path)
+        try:
+            self._data: View = files.view(self.data_path)
+        except BaseException:
+            self._index.close()
+            raise
+
+    def close(self) -> None:
+        self._index.close()
+        self._data.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def length(self) -> FileLength:
+        """Of the index, which is the last to be flushed and so tells how far the segment goes."""
+        return self._index.length()
+
+    def data_length(self) -> FileLength:
+        return self._data.length()
+
+    def header(self) -> IndexHeader:
+        raw = bytearray(HEADER_BYTES)
+        count = self._index.read_into(0, memoryview(raw))
+        try:
+            header = IndexHeader.decode(bytes(raw[:count]))
+            if (header.created_us, header.base_position) != (self.segment.created_us, self.segment.data_base):
+                raise ValueError("says in its header that it belongs to another name")
+        except ValueError as wrong:
+            raise Corrupt(f"{self.index_path} {wrong}. Run `tailrace verify` to see how much is affected") from None
+        return header
+
+    def entries(self, first: int, count: int) -> memoryview:
+        """Entries first … first+count, fewer if the file does not have them yet."""
+        block = memoryview(Block(count * ENTRY_BYTES))
+        got = self._index.read_into(entry_offset(first), block)
+        return block[: got - got % ENTRY_BYTES]
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(end, time_us) of one entry."""
+        raw = self.entries(number, 1)
+        if not raw:
+            raise Corrupt(f"{self.index_path} has no entry {number}, though its length says so")
+        return entry_at(raw, 0)
+
+    def start_of(self, number: int) -> int:
+        return self.entry(number - 1)[0] if number else self.segment.data_base
+
+    def data(self, start: int, end: int) -> memoryview:
+        """The bytes between two positions, fewer if the file does not have them yet."""
+        block = memoryview(Block(end - start))
+        return block[: self._data.read_into(start - self.segment.data_base, block)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnd:
+    """Where the good messages of a shard end, and in which segment: None when it never had a whole one."""
+
+    position: int
+    number: int
+    time_us: int
+    segment: Segment | None
+    index_base: int  # where the next index file begins
+
+
+def find_end(files: Files, stream: str, shard: int, names: list[str]) -> ShardEnd:
+    """Where a shard ends, judged as every consumer judges it. Corrupt if flushed bytes near the end are bad."""
+    segments = segments_of(names)
+    folder = shard_folder(stream, shard)
+    for place in range(len(segments) - 1, -1, -1):
+        segment = segments[place]
+        later = segments[place + 1] if place + 1 < len(segments) else None
+        if later is not None and later.index_base == segment.index_base:
+            continue  # never finished: the later one took its place
+        with SegmentView(files, folder, segment) as view:
+            length = view.length()
+            if length.readable_bytes < HEADER_BYTES:
+                continue  # never finished, and nobody took its place yet
+            try:
+                header = view.header()
+            except Corrupt:
+                if length.flushed_bytes >= HEADER_BYTES or later is not None:
+                    raise
+                continue  # torn by a power loss while it was made
+            entries = segment.entries_before(later) if later is not None else whole_entries(view, length)
+            position, time_us = view.entry(entries - 1) if entries else (segment.data_base, segment.created_us)
+            number = header.base_number + entries
+            return ShardEnd(position, number, time_us, segment, segment.index_base_after(entries))
+    if segments:  # all of them torn while they were made
+        return ShardEnd(segments[0].data_base, 0, 0, None, segments[0].index_base)
+    return ShardEnd(0, 0, 0, None, 0)
+
+
+def whole_entries(view: SegmentView, length: FileLength) -> int:
+    """How many entries of a last segment are good: all that were flushed, and of a tail that may be torn, those that
+    match their data."""
+    number, readable = entries_in(length.flushed_bytes), entries_in(length.readable_bytes)
+    start = view.start_of(number) if number < readable else 0
+    while number < readable:
+        entries = view.entries(number, min(readable - number, _TAIL_ENTRIES))
+        good = _good_entries(view, start, entries) if entries else 0
+        if good == 0:
+            break
+        number, start = number + good, entry_at(entries, good - 1)[0]
+    return number
+
+
+def _good_entries(view: SegmentView, start: int, entries: memoryview) -> int:
+    """How many of the entries match their data, looking at a bounded piece of it; 0 only if the first does not."""
+    available = view.data_length().readable_bytes - (start - view.segment.data_base)
+    if good := Records("", 0, start, entries, view.data(start, start + min(available, _TAIL_BYTES))).count:
+        return good
+    end = entry_at(entries, 0)[0]
+    if not _TAIL_BYTES < end - start <= available:
+        return 0
+    return Records(
+        "", 0, start, entries[:ENTRY_BYTES], view.data(start, end)
+    ).count  # one message larger than the piece

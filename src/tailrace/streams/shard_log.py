@@ -1,0 +1,158 @@
+"""The appending end of one shard: claims it, finds where it ends, and makes packed messages durable.
+
+Invariants:
+- `append` returns only when data and index are flushed, data first; then consumers see the messages, all at once.
+- A failed append can be tried again with the same messages: they become visible once, at the same positions.
+- A newer log of the same shard shuts this one out; nothing of what it then tries becomes visible.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..config import StreamConfig
+from ..env import Clock
+from ..errors import FileProblem, TailraceError
+from ..files import Appender, Claim, Files
+from ..native import Packed
+from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
+from .shard_files import find_end, shard_folder
+
+
+class ShardLog:
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        stream: str,
+        shard: int,
+        config: StreamConfig,
+        on_roll: Callable[[int], object] = lambda shard: None,
+    ) -> None:
+        """`on_roll` is called with the shard when a new segment has begun: the moment to collect old ones."""
+        self.stream, self.shard = stream, shard
+        self._files, self._clock, self._config = files, clock, config
+        self._on_roll = on_roll
+        self._folder = shard_folder(stream, shard)
+        self._claim: Claim = files.claim(self._folder)
+        try:
+            names = files.list(self._folder)
+            end = find_end(files, stream, shard, names)
+        except BaseException:
+            self._claim.close()
+            raise
+        self._unsettled = list(self._claim.revoked)
+        self._created_us = newest_creation_us(names)
+        self.position, self._number, self.time_us = end.position, end.number, end.time_us
+        self._index_base = end.index_base
+        self._open: _OpenSegment | None = None
+
+    def append(self, packed: Packed) -> None:
+        """Make the messages durable and visible."""
+        assert packed.start == self.position, (packed.start, self.position)
+        if self._open is None or self._is_full(self._open):
+            self._roll()
+        assert self._open is not None
+        try:
+            self._open.append(packed)
+        except FileProblem:
+            if self._open.broken:
+                self._abandon()
+            raise
+        self.position = packed.end
+        self._number += packed.count
+        self.time_us = packed.last_time_us
+        self._index_base = self._open.segment.index_base_after(self._open.entries)
+
+    def close(self) -> None:
+        """Seal what is open and let the shard go."""
+        try:
+            if self._open is not None:
+                self._open.seal()
+        finally:
+            self._open = None
+            self._claim.close()
+
+    def _is_full(self, open_: "_OpenSegment") -> bool:
+        if not open_.entries:
+            return False
+        age_s = (self._clock.time_us() - open_.segment.created_us) / 1e6
+        return self.position - open_.segment.data_base >= self._config.file_bytes or age_s >= self._config.file_s
+
+    def _roll(self) -> None:
+        """Begin a new segment, and only then let go of the old one: until the new name stands, the old one's fence is
+        what tells good bytes from torn ones."""
+        created_us = max(self._clock.time_us(), self.time_us, self._created_us + 1)
+        self._created_us = created_us
+        segment = Segment(created_us, self.position, self._index_base)
+        begun = _OpenSegment.begin(self._claim, segment, IndexHeader(created_us, self.position, self._number))
+        before, self._open = self._open, begun
+        if before is not None:
+            with suppress(TailraceError):  # its bytes are flushed and its end is fixed by the new name
+                before.seal()
+        for name in self._unsettled:
+            with suppress(TailraceError):
+                self._files.settle(f"{self._folder}/{name}")
+        self._unsettled = []
+        with suppress(TailraceError):  # what cannot be collected now can be later; the messages must go on
+            self._on_roll(self.shard)
+
+    def _abandon(self) -> None:
+        """A flush failed, so what the disk has of the last bytes is unknown: go on in a new segment from the last
+        position that is known to be durable. Its name cuts off whatever lies behind that in the old one."""
+        assert self._open is not None
+        self._open.close()
+        self._open = None
+
+
+class _OpenSegment:
+    def __init__(self, segment: Segment, data: Appender, index: Appender) -> None:
+        self.segment, self._data, self._index = segment, data, index
+        self.entries = 0
+        self.broken = False
+
+    @classmethod
+    def begin(cls, claim: Claim, segment: Segment, header: IndexHeader) -> "_OpenSegment":
+        data = claim.create(segment.data_name)
+        try:
+            index = claim.create(segment.index_name)
+        except BaseException:
+            data.close()
+            raise
+        try:
+            index.append(0, [header.encode()])
+            index.sync()
+        except BaseException:
+            data.close()
+            index.close()
+            raise
+        return cls(segment, data, index)
+
+    def append(self, packed: Packed) -> None:
+        start = packed.start - self.segment.data_base
+        if self._data.length == start:  # otherwise an earlier try came further than this
+            self._data.append(start, [memoryview(packed.data)])
+        assert self._data.length == packed.end - self.segment.data_base
+        self._flush(self._data)
+        offset = entry_offset(self.entries)
+        if self._index.length == offset:
+            self._index.append(offset, [memoryview(packed.entries)])
+        self._flush(self._index)
+        self.entries += packed.count
+
+    def _flush(self, appender: Appender) -> None:
+        try:
+            appender.sync()
+        except BaseException:
+            self.broken = True
+            raise
+
+    def seal(self) -> None:
+        try:
+            self._data.seal()
+            self._index.seal()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._data.close()
+        self._index.close()

@@ -1,0 +1,273 @@
+"""The reading end of one shard: a cursor that follows the segments from a position on.
+
+Invariants:
+- It hands out every message from its position on, once and in order, and nothing that was not flushed and checked.
+- It leaves a segment only when it has read up to the next one's base.
+- It holds two open files and one window of entries, however long the shard is.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from datetime import datetime
+from typing import Literal
+
+from ..env import Clock
+from ..errors import Corrupt, FileMissing, PositionRetired
+from ..files import FileLength, Files
+from ..native import ENTRY_BYTES, count_to_position, entry_at
+from .batch import Batch
+from .segments import HEADER_BYTES, Segment, entries_in, entry_offset, segments_of
+from .shard_files import SegmentView, find_end, shard_folder, whole_entries
+
+Start = Literal["earliest", "latest"] | datetime | int
+
+_WINDOW_ENTRIES = 16384
+_MESSAGE_BYTES_MAX = 1 << 30  # an entry that claims more is not one of ours
+_RELIST_S = 1.0  # a safety net: look for a new segment now and then even though the old one seems to be alive
+
+
+class ShardTail:
+    def __init__(self, files: Files, clock: Clock, stream: str, shard: int, start: Start) -> None:
+        self.stream, self.shard = stream, shard
+        self._files, self._clock = files, clock
+        self._folder = shard_folder(stream, shard)
+        self._segments: list[Segment] = []
+        self._listed_s = float("-inf")
+        self._view: SegmentView | None = None
+        self._entry = 0  # the next entry to hand out, in the open segment …
+        self._position = 0  # … and where its message begins
+        self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
+        self._window = memoryview(b"")  # entries from self._entry on
+        self._judged: tuple[Segment, FileLength, int] | None = None  # the last torn tail, and how much of it is good
+        self.seek(start)
+
+    @property
+    def position(self) -> int:
+        """Where the next message to hand out begins, or will."""
+        return max(self._position, self._not_before)
+
+    def close(self) -> None:
+        self._leave()
+
+    # ---- where to read
+
+    def seek(self, start: Start) -> None:
+        """Go to the first message that begins at or behind a position, or that is not older than a time."""
+        self._list()
+        if start == "earliest":
+            self._go_to(self._segments[0].data_base if self._segments else 0)
+        elif start == "latest":
+            self._go_to(self.end())
+        elif isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ValueError(f"{start} has no time zone; use for example datetime.now(timezone.utc)")
+            self._go_to(self._position_at(round(start.timestamp() * 1_000_000)))
+        elif isinstance(start, int) and start >= 0:
+            self._go_to(start)
+        else:
+            raise ValueError(f"start={start!r}: use 'earliest', 'latest', a datetime, or a position of 0 or more")
+
+    def end(self) -> int:
+        """Where the readable messages end now."""
+        return find_end(self._files, self.stream, self.shard, self._files.list(self._folder)).position
+
+    def _go_to(self, position: int) -> None:
+        self._leave()
+        self._position = self._not_before = position
+        if not self._segments:
+            return
+        first = self._segments[0].data_base
+        if position < first:
+            raise PositionRetired(
+                f"{self.stream}/{self.shard}: position {position} is before {first}, where the retained messages "
+                f"begin. Seek to {first} or 'earliest' to go on; what lay before is gone",
+                position=position,
+                retained_start=first,
+            )
+        place = bisect_right(self._segments, position, key=lambda segment: segment.data_base) - 1
+        if not self._enter(self._segments[place]):
+            self._not_before = position
+            return
+        view = self._view
+        assert view is not None
+        readable = self._readable(view, view.length())
+        self._entry = _first(readable, lambda number: view.entry(number)[0] > position)
+        self._position = view.start_of(self._entry)
+        self._not_before = position
+
+    def _position_at(self, time_us: int) -> int:
+        """A segment was created no earlier than any message before it was stamped, so the search begins there."""
+        place = bisect_right(self._segments, time_us, key=lambda segment: segment.created_us) - 1
+        for segment in self._segments[max(place, 0) :]:
+            with SegmentView(self._files, self._folder, segment) as view:
+                readable = self._readable(view, view.length())
+                number = _first(readable, lambda number, view=view: view.entry(number)[1] >= time_us)  # type: ignore[misc]
+                if number < readable:
+                    return view.start_of(number)
+        return self.end()
+
+    # ---- reading
+
+    def poll(self, bytes_max: int) -> Batch | None:
+        """The next messages, up to about this many bytes and at least one; None when there are none yet."""
+        while True:
+            if self._view is None and not self._advance():
+                return None
+            view = self._view
+            assert view is not None
+            if not self._window and not self._fill(view):
+                if not self._advance():
+                    return None
+                continue
+            self._skip()
+            if self._window:
+                return self._batch(view, bytes_max)
+
+    def _fill(self, view: SegmentView) -> bool:
+        """Read the next entries of the open segment into the window."""
+        readable = self._readable(view, view.length())
+        if self._entry < readable:
+            self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES))
+            if not self._window and self._later(view.segment) is not None:
+                raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
+        return len(self._window) > 0
+
+    def _readable(self, view: SegmentView, length: FileLength) -> int:
+        if (later := self._later(view.segment)) is not None:
+            return view.segment.entries_before(later)
+        if length.readable_bytes == length.flushed_bytes:
+            return entries_in(length.readable_bytes)
+        # The appender's machine went down, so the tail may be torn. Looking is dear: once for each length.
+        if self._judged is None or self._judged[:2] != (view.segment, length):
+            self._judged = (view.segment, length, whole_entries(view, length))
+        return self._judged[2]
+
+    def _skip(self) -> None:
+        """Drop messages that begin before where a seek wanted to go. A message begins where the one before it ends."""
+        if self._position < self._not_before:
+            ended_before = count_to_position(self._window, self._not_before - 1)
+            self._consume(min(ended_before + 1, len(self._window) // ENTRY_BYTES))
+
+    def _batch(self, view: SegmentView, bytes_max: int) -> Batch | None:
+        start = self._position
+        count = max(1, count_to_position(self._window, start + bytes_max))
+        end = entry_at(self._window, count - 1)[0]
+        if not 0 < end - start <= max(bytes_max, _MESSAGE_BYTES_MAX):
+            count, end = 1, entry_at(self._window, 0)[0]  # one of them is bad: go one by one until it is the first
+        if not 0 < end - start <= _MESSAGE_BYTES_MAX:
+            raise self._corrupt(view, "an entry that cannot be")
+        data = view.data(start, end)
+        if len(data) < end - start:
+            if view.data_length().readable_bytes >= end - view.segment.data_base:
+                return None  # the file system shows the length before the bytes: not yet
+            raise self._corrupt(view, f"a data file that ends at {start + len(data)}")
+        batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data)
+        if batch.count == 0:
+            raise self._corrupt(view, "a message that fails its checksum")
+        self._consume(batch.count)
+        return batch
+
+    def _consume(self, count: int) -> None:
+        if count:
+            self._position = entry_at(self._window, count - 1)[0]
+            self._window = self._window[count * ENTRY_BYTES :]
+            self._entry += count
+
+    def _corrupt(self, view: SegmentView, what: str) -> Corrupt:
+        start, end = self._position, entry_at(self._window, 0)[0] if self._window else 0
+        limit = later.data_base if (later := self._later(view.segment)) else self.end()
+        resume = end if start < end <= limit else limit
+        return Corrupt(
+            f"{self.stream}/{self.shard}: {what}, at position {start}: {view.data_path} byte "
+            f"{start - view.segment.data_base}, {view.index_path} byte {entry_offset(self._entry)}. It was not "
+            f"delivered, nor was anything after it. Seek to {resume} to go on without it; `tailrace verify` shows all damage",
+            position=start,
+            resume_position=resume,
+        )
+
+    # ---- moving between segments
+
+    def _advance(self) -> bool:
+        """Open the segment where the next message is; False while there is none."""
+        current = self._view.segment if self._view else None
+        if current is None or self._later(current) is None:
+            alive = self._view is not None and self._view.length().appending
+            if alive and self._clock.monotonic_s() - self._listed_s < _RELIST_S:
+                return False
+            self._list()
+        if current is None:
+            if not self._segments:
+                return False
+            self._go_to(self.position)
+            return self._view is not None
+        later = self._later(current)
+        if later is None:
+            return False
+        if self._entry < current.entries_before(later):
+            return True  # there is more in this one than it seemed
+        if later.data_base < self._position:
+            raise self._corrupt(self._view, f"the next file begins at {later.data_base}")  # type: ignore[arg-type]
+        if later.data_base > self._position:
+            raise PositionRetired(
+                f"{self.stream}/{self.shard}: position {self._position} is before {later.data_base}, where the "
+                "retained messages begin: retention overtook this consumer. Seek to it, or to 'earliest', to go on",
+                position=self._position,
+                retained_start=later.data_base,
+            )
+        return self._enter(later)
+
+    def _enter(self, segment: Segment) -> bool:
+        """Open a segment at its first entry; False while it is not whole yet."""
+        try:
+            view = SegmentView(self._files, self._folder, segment)
+        except FileMissing:
+            self._list()  # retention was faster; the next look tells what is left
+            return False
+        try:
+            length, later = view.length(), self._later(segment)
+            if later is not None and later.index_base == segment.index_base:
+                whole = True  # it was never finished, and has no messages
+            elif length.readable_bytes < HEADER_BYTES:
+                whole = False
+            else:
+                try:
+                    view.header()
+                    whole = True
+                except Corrupt:
+                    if length.flushed_bytes >= HEADER_BYTES or later is not None:
+                        raise
+                    whole = False
+        except BaseException:
+            view.close()
+            raise
+        if not whole:
+            view.close()
+            return False
+        self._leave()
+        self._view, self._entry, self._position = view, 0, segment.data_base
+        return True
+
+    def _leave(self) -> None:
+        if self._view is not None:
+            self._view.close()
+        self._view, self._window, self._entry = None, memoryview(b""), 0
+
+    def _later(self, segment: Segment) -> Segment | None:
+        place = bisect_right(self._segments, segment.created_us, key=lambda other: other.created_us)
+        return self._segments[place] if place < len(self._segments) else None
+
+    def _list(self) -> None:
+        self._segments = segments_of(self._files.list(self._folder))
+        self._listed_s = self._clock.monotonic_s()
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first number below count for which it holds, given that it then holds for all after; count if for none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,19 @@
+"""A disk that forgets, a disk that fails, a clock that obeys and a die that repeats: `tailrace.env` for tests.
+
+Nothing here touches the machine's own disk or clock; what looks like chance comes from a seed.
+
+>>> disk = SimulatedDisk()
+>>> handle = disk.create("/prices")
+>>> disk.write(handle, 0, [b"9.99"])
+>>> disk.sync(handle)                          # the content is safe now, the name is not yet
+>>> disk.crash()
+>>> disk.list("/")
+[]
+"""
+
+from .clock import ManualClock
+from .faulty_disk import Fault, FaultyDisk, SimulatedCrash
+from .randomness import SeededRandomness
+from .simulated_disk import SimulatedDisk
+
+__all__ = ["Fault", "FaultyDisk", "ManualClock", "SeededRandomness", "SimulatedCrash", "SimulatedDisk"]
