@@ -8,8 +8,10 @@ translating it is the caller's work. Paths are absolute strings; handles are sma
 import fcntl
 import os
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -54,11 +56,11 @@ class Disk(Protocol):
     def size(self, handle: int) -> int: ...
 
     def linked(self, handle: int) -> bool:
-        """False when the file behind the handle was deleted or replaced."""
+        """False when the file behind the handle has no name any more: it was deleted or replaced."""
         ...
 
     def try_lock(self, handle: int) -> bool:
-        """Take the exclusive lock of the file if it is free. It goes with the handle, or with the process."""
+        """Take the exclusive lock of the file if it is free. It goes when the handle is closed or the process dies."""
         ...
 
     def unlock(self, handle: int) -> None: ...
@@ -105,22 +107,21 @@ class SystemDisk:
         os.close(handle)
 
     def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(handle, [buffer[done:]], offset + done)
+        done, room = 0, buffer.cast("B")
+        while done < len(room):
+            count = os.preadv(handle, [room[done:]], offset + done)
             if count == 0:
                 break
             done += count
         return done
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        rest = [memoryview(buffer).cast("B") for buffer in buffers]
-        rest = [view for view in rest if len(view)]
+        rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))
         while rest:
-            count = os.pwritev(handle, rest[:_IOV_MAX], offset)
+            count = os.pwritev(handle, list(islice(rest, _IOV_MAX)), offset)
             offset += count
             while rest and count >= len(rest[0]):
-                count -= len(rest.pop(0))
+                count -= len(rest.popleft())
             if count:
                 rest[0] = rest[0][count:]
 

@@ -12,7 +12,7 @@ its boot id or sum tells; then the file's own bytes are what there is (`FileLeng
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from threading import Event
@@ -77,6 +77,12 @@ def judge(record: FenceRecord | None, size_bytes: int, here: Identity) -> FileLe
     return FileLength(flushed, flushed, appending=record.state is State.APPENDING)
 
 
+def close_quietly(disk: Disk, handle: int) -> None:
+    """What must be durable was synced before, so an error of close tells nothing that anybody could act on."""
+    with suppress(OSError):
+        disk.close(handle)
+
+
 class Fence:
     """The fence file of one path: read it, lock it, write it."""
 
@@ -101,7 +107,7 @@ class Fence:
                     return fence
 
     def close(self) -> None:
-        self._disk.close(self._handle)
+        close_quietly(self._disk, self._handle)
 
     def read(self) -> FenceRecord | None:
         raw = bytearray(FENCE_BYTES)

@@ -17,7 +17,7 @@ from typing import Self
 from ..env import Clock, Disk, Randomness, SystemClock, SystemDisk, SystemRandomness
 from ..env.disk import Buffer
 from ..errors import Closed, Fenced, FileProblem, NameRefused, OffsetMismatch
-from .fence import Fence, FenceRecord, State, judge
+from .fence import Fence, FenceRecord, State, close_quietly, judge
 from .interface import FileLength
 from .problems import explain, explained
 
@@ -120,7 +120,7 @@ class PosixFiles:
                     self._disk.write(handle, 0, [content])
                     self._disk.sync(handle)
                 finally:
-                    self._disk.close(handle)
+                    close_quietly(self._disk, handle)
                 if replace:
                     self._disk.rename(draft, full)
                 else:
@@ -219,8 +219,7 @@ class PosixFiles:
         try:
             yield
         except BaseException:
-            with suppress(OSError):
-                self._disk.close(handle)
+            close_quietly(self._disk, handle)
             raise
 
     def _create(self, full: str) -> "PosixAppender":
@@ -366,7 +365,7 @@ class PosixAppender:
         if not self._closed:
             self._closed = True
             self._fence.close()
-            self._disk.close(self._handle)
+            close_quietly(self._disk, self._handle)
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -413,7 +412,7 @@ class PosixView:
             self._closed = True
             if self._fence:
                 self._fence.close()
-            self._disk.close(self._handle)
+            close_quietly(self._disk, self._handle)
 
     def __enter__(self) -> Self:
         return self

@@ -34,20 +34,23 @@ class ShardLog:
         self._on_roll = on_roll
         self._folder = shard_folder(stream, shard)
         self._claim: Claim = files.claim(self._folder)
+        self._unsettled = list(self._claim.revoked)  # files that nobody appends to any more, but whose fences stand
+        self._created_us = 0
+        self._open: _OpenSegment | None = None
+        self._lost = True  # whether the true end must be looked up in the files
         try:
-            names = files.list(self._folder)
-            end = find_end(files, stream, shard, names)
+            self._find_end()
         except BaseException:
             self._claim.close()
             raise
-        self._unsettled = list(self._claim.revoked)
-        self._created_us = newest_creation_us(names)
-        self.position, self._number, self.time_us = end.position, end.number, end.time_us
-        self._index_base = end.index_base
-        self._open: _OpenSegment | None = None
 
     def append(self, packed: Packed) -> None:
         """Make the messages durable and visible."""
+        if self._lost:
+            self._claim.check()
+            self._find_end()
+            if self.position == packed.end:
+                return  # the try that seemed to fail went through after all
         assert packed.start == self.position, (packed.start, self.position)
         if self._open is None or self._is_full(self._open):
             self._roll()
@@ -56,7 +59,7 @@ class ShardLog:
             self._open.append(packed)
         except FileProblem:
             if self._open.broken:
-                self._abandon()
+                self._abandon(self._open)
             raise
         self.position = packed.end
         self._number += packed.count
@@ -72,6 +75,15 @@ class ShardLog:
             self._open = None
             self._claim.close()
 
+    def _find_end(self) -> None:
+        names = self._files.list(self._folder)
+        end = find_end(self._files, self.stream, self.shard, names)
+        self.position, self._number, self.time_us = end.position, end.number, end.time_us
+        self._index_base = end.index_base
+        # A crash may have left a fence whose file was never made; its name is taken all the same.
+        self._created_us = max(self._created_us, newest_creation_us([*names, *self._unsettled]))
+        self._lost = False
+
     def _is_full(self, open_: "_OpenSegment") -> bool:
         if not open_.entries:
             return False
@@ -84,11 +96,17 @@ class ShardLog:
         created_us = max(self._clock.time_us(), self.time_us, self._created_us + 1)
         self._created_us = created_us
         segment = Segment(created_us, self.position, self._index_base)
-        begun = _OpenSegment.begin(self._claim, segment, IndexHeader(created_us, self.position, self._number))
+        try:
+            begun = _OpenSegment.begin(self._claim, segment, IndexHeader(created_us, self.position, self._number))
+        except FileProblem:
+            self._unsettled += segment.data_name, segment.index_name
+            raise
         before, self._open = self._open, begun
         if before is not None:
-            with suppress(TailraceError):  # its bytes are flushed and its end is fixed by the new name
+            try:
                 before.seal()
+            except FileProblem:  # its bytes are flushed and its end is fixed by the new name
+                self._unsettled += before.segment.data_name, before.segment.index_name
         for name in self._unsettled:
             with suppress(TailraceError):
                 self._files.settle(f"{self._folder}/{name}")
@@ -96,12 +114,12 @@ class ShardLog:
         with suppress(TailraceError):  # what cannot be collected now can be later; the messages must go on
             self._on_roll(self.shard)
 
-    def _abandon(self) -> None:
-        """A flush failed, so what the disk has of the last bytes is unknown: go on in a new segment from the last
-        position that is known to be durable. Its name cuts off whatever lies behind that in the old one."""
-        assert self._open is not None
-        self._open.close()
-        self._open = None
+    def _abandon(self, open_: "_OpenSegment") -> None:
+        """A flush failed, so what the disk has of the last bytes is unknown: let go of the segment. The next append looks
+        up what readers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
+        open_.close()
+        self._unsettled += open_.segment.data_name, open_.segment.index_name
+        self._open, self._lost = None, True
 
 
 class _OpenSegment:

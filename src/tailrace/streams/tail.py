@@ -180,7 +180,8 @@ class ShardTail:
         return Corrupt(
             f"{self.stream}/{self.shard}: {what}, at position {start}: {view.data_path} byte "
             f"{start - view.segment.data_base}, {view.index_path} byte {entry_offset(self._entry)}. It was not "
-            f"delivered, nor was anything after it. Seek to {resume} to go on without it; `tailrace verify` shows all damage",
+            f"delivered, nor was anything after it. Seek to {resume} to go on without it; `tailrace verify` shows all "
+            "damage",
             position=start,
             resume_position=resume,
         )

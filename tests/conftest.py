@@ -1,0 +1,17 @@
+"""What all tests share: waiting for conditions instead of sleeping, and worlds that run in memory."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+def wait_until(holds: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
+    """Return when it holds; fail with `what` when it does not come true in time."""
+    end_s = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not holds():
+        if time.monotonic() > end_s:
+            pytest.fail(f"waited {deadline_s:g} s in vain for: {what}")
+        pause.wait(0.005)

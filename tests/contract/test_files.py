@@ -1,0 +1,294 @@
+"""The contract of the durable layer, over every implementation: what `files.interface` promises."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tailrace.errors import Closed, Fenced, FileMissing, FileProblem, NameRefused, OffsetMismatch
+from tailrace.files import FileLength, Files, PosixFiles
+from tailrace.testing import SimulatedDisk
+
+Opener = Callable[[str], Files]  # the same durable layer, as another process with this name sees it
+
+
+def posix(tmp_path: object) -> Opener:
+    return lambda owner: PosixFiles(f"{tmp_path}/root", owner=owner)
+
+
+def posix_on_simulated_disk(tmp_path: object) -> Opener:
+    disk = SimulatedDisk()
+    return lambda owner: PosixFiles("/root", disk=disk.process(), owner=owner)
+
+
+@pytest.fixture(params=[posix, posix_on_simulated_disk], ids=["posix", "simulated"])
+def opener(request: pytest.FixtureRequest, tmp_path: object) -> Opener:
+    return request.param(tmp_path)
+
+
+@pytest.fixture
+def files(opener: Opener) -> Files:
+    return opener("first")
+
+
+def content(files: Files, path: str) -> bytes:
+    with files.view(path) as view:
+        buffer = bytearray(view.length().readable_bytes)
+        assert view.read_into(0, memoryview(buffer)) == len(buffer)
+        return bytes(buffer)
+
+
+def test_bytes_become_readable_when_they_are_flushed_and_not_before(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    with files.view("shard/a") as view:
+        appender.append(0, [b"hello ", b"world"])
+        assert view.length() == FileLength(0, 0, appending=True)
+        assert appender.sync() == 11
+        assert view.length() == FileLength(11, 11, appending=True)
+        assert content(files, "shard/a") == b"hello world"
+
+
+def test_a_short_read_tells_how_much_was_there(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    appender.sync()
+    with files.view("shard/a") as view:
+        buffer = bytearray(10)
+        assert view.read_into(1, memoryview(buffer)) == 2
+        assert buffer[:2] == b"bc"
+        assert view.read_into(3, memoryview(buffer)) == 0
+        assert view.read_into(99, memoryview(buffer)) == 0
+
+
+def test_an_append_must_name_the_length(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    for wrong in (0, 2, 4):
+        with pytest.raises(OffsetMismatch, match="3 bytes"):
+            appender.append(wrong, [b"x"])
+    assert appender.append(3, [b"def"]) == 6
+    appender.sync()
+    assert content(files, "shard/a") == b"abcdef"
+
+
+def test_append_takes_any_buffers(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"a", bytearray(b"bc"), memoryview(b"xdefx")[1:4], b""])
+    assert appender.length == 6
+    appender.sync()
+    assert content(files, "shard/a") == b"abcdef"
+
+
+def test_a_sealed_file_is_settled_and_its_appender_is_of_no_more_use(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    with files.view("shard/a") as before:
+        appender.seal()
+        assert before.length() == FileLength(3, 3, appending=False)
+    with files.view("shard/a") as after:
+        assert after.length() == FileLength(3, 3, appending=False)
+    with pytest.raises(Closed):
+        appender.append(3, [b"x"])
+    with pytest.raises(Closed):
+        appender.sync()
+
+
+def test_closing_without_sealing_forgets_what_was_not_flushed(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    appender.sync()
+    appender.append(3, [b"lost"])
+    appender.close()
+    appender.close()
+    with files.view("shard/a") as view:
+        assert view.length() == FileLength(3, 3, appending=False)
+    again = files.append("shard/a")
+    assert again.length == 3
+    again.append(3, [b"def"])
+    again.seal()
+    assert content(files, "shard/a") == b"abcdef"
+
+
+def test_the_newest_appender_wins(opener: Opener) -> None:
+    older_files, newer_files = opener("older"), opener("newer")
+    older = older_files.claim("shard").create("a")
+    older.append(0, [b"abc"])
+    older.sync()
+    older.append(3, [b"unflushed"])
+    newer = newer_files.append("shard/a")
+    assert newer.length == 3
+    for attempt in (lambda: older.append(12, [b"x"]), older.sync, older.seal):
+        with pytest.raises(FileProblem, match="newer"):
+            attempt()
+    newer.append(3, [b"def"])
+    newer.sync()
+    assert content(older_files, "shard/a") == b"abcdef"
+
+
+def test_the_newest_appender_wins_over_a_settled_file_too(opener: Opener) -> None:
+    files = opener("first")
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    appender.seal()
+    one, two = opener("one").append("shard/a"), opener("two").append("shard/a")
+    with pytest.raises(Fenced, match="two"):
+        one.append(3, [b"x"])
+    two.append(3, [b"d"])
+    two.sync()
+    assert content(files, "shard/a") == b"abcd"
+
+
+def test_the_newest_claim_shuts_out_the_older_one_and_its_appenders(opener: Opener) -> None:
+    older = opener("older").claim("shard")
+    appender = older.create("a")
+    appender.append(0, [b"abc"])
+    appender.sync()
+    newer = opener("newer").claim("shard")
+    assert newer.revoked == ("a",)
+    with pytest.raises(Fenced, match="newer"):
+        older.create("b")
+    with pytest.raises(Fenced, match="newer"):
+        older.check()
+    with pytest.raises(Fenced):
+        appender.append(3, [b"x"])
+    newer.check()
+    newer.create("b")
+    files = opener("reader")
+    assert files.list("shard") == ["a", "b"]
+    with files.view("shard/a") as view:
+        assert view.length() == FileLength(3, 3, appending=False)
+
+
+def test_revoked_is_only_what_was_left_open(opener: Opener) -> None:
+    claim = opener("older").claim("shard")
+    claim.create("sealed").seal()
+    claim.create("open")
+    assert opener("newer").claim("shard").revoked == ("open",)
+
+
+def test_settling_makes_all_bytes_count_as_flushed(opener: Opener) -> None:
+    files = opener("first")
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    appender.sync()
+    opener("second").claim("shard")
+    files.settle("shard/a")
+    files.settle("shard/a")
+    with files.view("shard/a") as view:
+        assert view.length() == FileLength(3, 3, appending=False)
+
+
+def test_claims_of_different_folders_do_not_meet(opener: Opener) -> None:
+    one, two = opener("one").claim("a"), opener("two").claim("b")
+    one.create("x")
+    two.create("x")
+    one.check()
+
+
+def test_a_name_is_created_once(files: Files) -> None:
+    claim = files.claim("shard")
+    claim.create("a")
+    with pytest.raises(FileProblem, match="there already"):
+        claim.create("a")
+
+
+def test_callers_of_sync_at_the_same_time_share_it_and_all_are_covered(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    gate = threading.Barrier(8)
+    lock = threading.Lock()
+
+    def work(_: int) -> None:
+        gate.wait()
+        for _ in range(20):
+            with lock:
+                mine = appender.append(appender.length, [b"x" * 10])
+            assert appender.sync() >= mine
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert content(files, "shard/a") == b"x" * 1600
+
+
+def test_publish_puts_whole_files_in_place(files: Files) -> None:
+    files.make_folder("a/b")
+    assert files.publish("a/b/settings", b"one")
+    assert files.read("a/b/settings") == b"one"
+    assert files.publish("a/b/settings", b"two")
+    assert files.read("a/b/settings") == b"two"
+    assert not files.publish("a/b/settings", b"three", replace=False)
+    assert files.read("a/b/settings") == b"two"
+    assert files.publish("a/b/fresh", b"x", replace=False)
+    assert files.list("a/b") == ["fresh", "settings"]
+
+
+def test_a_view_outlives_the_file(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"abc"])
+    appender.seal()
+    with files.view("shard/a") as view:
+        files.delete("shard/a")
+        buffer = bytearray(3)
+        assert view.read_into(0, memoryview(buffer)) == 3
+        assert buffer == b"abc"
+        assert view.length().readable_bytes == 3
+    assert files.list("shard") == []
+
+
+def test_what_is_not_there(files: Files) -> None:
+    assert files.list("nowhere") == []
+    for attempt in (
+        lambda: files.view("nowhere/a"),
+        lambda: files.read("nowhere/a"),
+        lambda: files.append("nowhere/a"),
+        lambda: files.delete("nowhere/a"),
+        lambda: files.delete_folder("nowhere"),
+        lambda: files.publish("nowhere/a", b""),
+    ):
+        with pytest.raises(FileMissing, match="nowhere"):
+            attempt()
+
+
+def test_folders_go_with_all_in_them(files: Files) -> None:
+    files.claim("streams/s/00000").create("a")
+    files.publish("streams/s/settings", b"x")
+    files.delete_folder("streams/s")
+    assert files.list("streams") == []
+    files.claim("streams/s/00000").create("a")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/etc/passwd", "../a", "a/../b", "a//b", "a/", ".hidden", "a/.fence", "a\0b", "a b", "a\nb", "ä", "x" * 300, "-a"],
+)
+def test_no_name_from_outside_leaves_the_root(files: Files, path: str) -> None:
+    claim = files.claim("shard")
+    for attempt in (
+        lambda: files.claim(path),
+        lambda: files.view(path),
+        lambda: files.append(path),
+        lambda: files.read(path),
+        lambda: files.publish(path, b""),
+        lambda: files.delete(path),
+        lambda: files.make_folder(path),
+        lambda: files.delete_folder(path),
+        lambda: files.list(path),
+        lambda: files.settle(path),
+        lambda: claim.create(path),
+    ):
+        with pytest.raises(NameRefused, match="Nothing was done"):
+            attempt()
+
+
+def test_used_after_close(files: Files) -> None:
+    claim = files.claim("shard")
+    claim.create("a").seal()
+    claim.close()
+    with pytest.raises(Closed):
+        claim.create("b")
+    view = files.view("shard/a")
+    view.close()
+    with pytest.raises(Closed):
+        view.length()
+    with pytest.raises(Closed):
+        view.read_into(0, memoryview(bytearray(1)))

@@ -1,0 +1,173 @@
+"""Fail the first disk call, then the second, … until none fails. Whatever was flushed is there after reopening, in order;
+nothing torn and nothing twice is delivered; and the shard goes on."""
+
+import errno
+from typing import Literal
+
+import pytest
+from worlds import SimulatedWorld, small_config, values
+
+from tailrace.errors import TailraceError
+from tailrace.testing import Fault, FaultyDisk, ManualClock, SimulatedCrash, SimulatedDisk
+
+ROUNDS = 6  # flushes of a run; small files, so that several of them begin new ones
+Keep = Literal["nothing", "everything", "random"]
+
+
+def message(number: int) -> bytes:
+    return b"message %04d " % number + bytes([number % 251]) * (number * 7 % 40)
+
+
+class History:
+    """What a run sent and what it was told is durable."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.flushed = 0
+
+
+def produce(world: SimulatedWorld, history: History, rounds: int = ROUNDS) -> None:
+    producer = world.producer()
+    for _ in range(rounds):
+        for _ in range(3):
+            value = message(len(history.sent))
+            producer.send(value)
+            history.sent.append(value)
+        producer.flush()
+        history.flushed = len(history.sent)
+        world.clock.advance(1.0)
+    producer.close()
+
+
+def assert_prefix(seen: list[bytes | None], history: History) -> None:
+    """All that was flushed, in order; of what came after, a whole run from its start or nothing."""
+    assert seen[: history.flushed] == history.sent[: history.flushed]
+    assert seen == history.sent[: len(seen)]
+
+
+def reopen_and_go_on(disk: SimulatedDisk, clock: ManualClock, history: History) -> None:
+    """Consumers alone first, then a new producer, then both again."""
+    world = SimulatedWorld(disk.process(), clock, small_config(), seed=2)
+    before = values(world.read())
+    assert_prefix(before, history)
+    after = History()
+    produce(world, after, rounds=2)
+    seen = values(world.read())
+    assert seen[: len(before)] == before, "a producer that starts again must not take back what was readable"
+    assert seen[len(before) :] == after.sent
+
+
+@pytest.mark.parametrize("keep", ["nothing", "everything", "random"])
+@pytest.mark.parametrize("effect", ["none", "half", "whole"])
+def test_the_machine_goes_down_at_every_call(keep: Keep, effect: Literal["none", "half", "whole"]) -> None:
+    for at in range(1, 100_000):
+        disk, clock, history = SimulatedDisk(seed=at), ManualClock(), History()
+        faulty = FaultyDisk(disk.process(), Fault(at=at, kind="crash", effect=effect))
+        try:
+            produce(SimulatedWorld(faulty, clock, small_config(), seed=1), history)
+        except SimulatedCrash:
+            pass
+        disk.crash(keep)
+        reopen_and_go_on(disk, clock, history)
+        if not faulty.fired:
+            assert history.flushed == 3 * ROUNDS
+            assert at > 100, "the sweep ended suspiciously early"
+            return
+
+
+@pytest.mark.parametrize("effect", ["none", "half", "whole"])
+def test_the_process_dies_at_every_call(effect: Literal["none", "half", "whole"]) -> None:
+    """The page cache survives: what was written but not flushed is still in the files, and must not be delivered."""
+    for at in range(1, 100_000):
+        disk, clock, history = SimulatedDisk(), ManualClock(), History()
+        process = disk.process()
+        faulty = FaultyDisk(process, Fault(at=at, kind="crash", effect=effect))
+        try:
+            produce(SimulatedWorld(faulty, clock, small_config(), seed=1), history)
+        except SimulatedCrash:
+            pass
+        process.kill()
+        reopen_and_go_on(disk, clock, history)
+        if not faulty.fired:
+            return
+
+
+@pytest.mark.parametrize("keep", ["nothing", "random"])
+def test_the_machine_goes_down_again_while_it_recovers(keep: Keep) -> None:
+    """A crash in the middle of a run, then one at every call of the producer that starts again after it."""
+    for at in range(1, 100_000):
+        disk, clock, history = SimulatedDisk(seed=at), ManualClock(), History()
+        faulty = FaultyDisk(disk.process(), Fault(at=40 + at % 97, kind="crash", effect="half"))
+        with pytest.raises(SimulatedCrash):
+            produce(SimulatedWorld(faulty, clock, small_config(), seed=1), history)
+        disk.crash("random")
+        world = SimulatedWorld(disk.process(), clock, small_config(), seed=2)
+        first = values(world.read())
+        assert_prefix(first, history)
+        second = History()
+        second.sent, second.flushed = list(first), len(first)  # type: ignore[arg-type]
+        faulty = FaultyDisk(disk.process(), Fault(at=at, kind="crash", effect="half"))
+        try:
+            produce(SimulatedWorld(faulty, clock, small_config(), seed=3), second, rounds=2)
+        except SimulatedCrash:
+            pass
+        disk.crash(keep)
+        reopen_and_go_on(disk, clock, second)
+        if not faulty.fired:
+            return
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("effect", ["none", "half", "whole"])
+def test_a_call_fails_once_and_the_producer_goes_on(code: int, effect: Literal["none", "half", "whole"]) -> None:
+    """The same producer retries: everything arrives once, in order, without reopening."""
+    for at in range(1, 100_000):
+        disk, clock = SimulatedDisk(), ManualClock()
+        healthy = SimulatedWorld(disk.process(), clock, small_config(), seed=1)
+        producer = healthy.producer()
+        faulty = FaultyDisk(healthy.files._disk, Fault(at=at, kind="error", errno=code, effect=effect))
+        healthy.files._disk = faulty
+        sent = []
+        failures = 0
+        for number in range(3 * ROUNDS):
+            producer.send(message(number))
+            sent.append(message(number))
+            if number % 3 == 2:
+                for _ in range(3):  # one fault may cost one flush; it must never cost a message
+                    try:
+                        producer.flush()
+                        break
+                    except TailraceError as problem:
+                        failures += 1
+                        assert problem.took_effect is not True
+                else:
+                    pytest.fail(f"call {at} failed once, and flush went on failing")
+        try:
+            producer.close()
+        except TailraceError:
+            failures += 1
+        assert values(SimulatedWorld(disk.process(), clock, small_config(), seed=2).read()) == sent, at
+        if not faulty.fired:
+            assert failures == 0
+            return
+
+
+def test_the_disk_is_full_for_a_while() -> None:
+    disk, clock = SimulatedDisk(capacity_bytes=3000), ManualClock()
+    world = SimulatedWorld(disk.process(), clock, small_config(file_bytes=500), seed=1)
+    producer = world.producer()
+    sent: list[bytes] = []
+    refused = 0
+    while refused < 3:
+        producer.send(message(len(sent)))
+        sent.append(message(len(sent)))
+        try:
+            producer.flush()
+        except TailraceError as problem:
+            refused += 1
+            assert "Make room" in str(problem)
+    assert values(world.read()) == sent[: len(sent) - 3]
+    disk.capacity_bytes = None
+    producer.flush()
+    producer.close()
+    assert values(world.read()) == sent
