@@ -135,9 +135,9 @@ def test_processes_that_open_a_new_file_at_once_count_exactly(path: Path) -> Non
 def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_done(path: Path) -> None:
     chance = random.Random(7)
     acknowledged: dict[str, int] = {}
-    for life in range(12):
+    for life in range(10):
         with started(write_pairs, path, f"a{life}") as one, started(write_pairs, path, f"b{life}") as two:
-            for _ in range(chance.randrange(1, 60)):
+            for _ in range(chance.randrange(1, 50)):
                 last = [line_of(one), line_of(two)]
             for name, process in zip((f"a{life}", f"b{life}"), (one, two), strict=True):
                 acknowledged[name] = int([last.pop(0), *killed(process)][-1])

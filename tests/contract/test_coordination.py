@@ -40,6 +40,7 @@ from tailrace.coordination import (
     put,
     put_if_absent,
 )
+from tailrace.env import SystemClock
 from tailrace.errors import Closed, ConfigError, CoordinationError, LeaseExpired
 
 # --- the implementations under test
@@ -474,6 +475,7 @@ def test_old_history_is_forgotten_and_a_watch_that_needs_it_is_told(place: Place
     for turn in range(5 * place.history_max):
         put(store, "a", b"%d" % turn)
         idle.poll(0)
+        store.watch("a", after_revision=max(0, turn + 1 - place.history_max)).close()  # so much is always kept
     for call in (lambda: behind.poll(0), lambda: store.watch("a", after_revision=0)):
         with pytest.raises(Compacted, match=r"range\(\)") as caught:
             call()
@@ -818,11 +820,18 @@ def test_a_fork_may_neither_use_the_store_nor_open_it_again(path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+class PatientClock(SystemClock):
+    """Waits until woken, however short the caller wanted it."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(3600)
+
+
 def test_a_waiting_poll_is_woken_by_another_thread_and_by_close(path: Path) -> None:
-    with SqliteCoordination(path, poll_interval_s=1.0) as store:
+    with SqliteCoordination(path, clock=PatientClock()) as store:
         watch = store.watch("")
         seen: list[str] = []
-        thread = threading.Thread(target=lambda: seen.extend(event.key for event in watch))
+        thread = threading.Thread(target=lambda: [seen.append(event.key) for event in watch], daemon=True)
         thread.start()
         for number in range(5):
             put(store, str(number), b"")

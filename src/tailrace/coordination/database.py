@@ -12,10 +12,11 @@ This module knows no keys and no leases. See docs/decisions/coordination-on-sqli
 """
 
 import os
+import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import apsw
@@ -64,7 +65,7 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 _WAL_KEPT_BYTES = 8 << 20  # a larger log shrinks to this once it is copied into the main file
-_BUSY_RETRY_S = 0.005
+_BUSY_PAUSE_S = 0.001
 
 # Creating a file means opening and closing it, and closing any handle of a file drops all locks this process has on
 # it. So within one process files are opened one after the other, and only a file that was not there is ever created.
@@ -157,7 +158,7 @@ class Database:
 
     def _open(self) -> apsw.Connection:
         connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
-        connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
+        connection.set_busy_handler(_patience(self._busy_timeout_s))
         connection.pragma("synchronous", "FULL")
         connection.pragma("fullfsync", True)  # for systems whose fsync leaves the bytes in the drive's cache
         with _transaction(connection, "BEGIN"):
@@ -181,7 +182,7 @@ class Database:
                 # The switch of a new file answers "busy" at once, without the wait that other statements grant.
                 if time.monotonic() >= deadline_s:
                     raise
-                time.sleep(_BUSY_RETRY_S)
+                time.sleep(_BUSY_PAUSE_S)
         if mode != "wal":
             raise CoordinationError(
                 f"open the coordination store in {self.path}: this file system offers no shared memory for the log "
@@ -236,6 +237,23 @@ class Database:
         explained = CoordinationError(f"{tried} in {self.path}: SQLite says {str(error)!r}; {advice}")
         explained.took_effect = took_effect
         raise explained from error
+
+
+def _patience(timeout_s: float) -> Callable[[int], bool]:
+    """Wait for a lock in short, uneven pauses. SQLite's own waiting grows to 100 ms a pause, and then a process that
+    writes without a break leaves the others waiting for seconds: long enough for a lease to run out.
+    """
+    deadline_s = 0.0
+
+    def wait(attempts: int) -> bool:
+        nonlocal deadline_s
+        now_s = time.monotonic()
+        if attempts == 0:
+            deadline_s = now_s + timeout_s
+        time.sleep(_BUSY_PAUSE_S * random.uniform(0.5, 1.5))
+        return now_s < deadline_s
+
+    return wait
 
 
 class _CommitUnknown(Exception):

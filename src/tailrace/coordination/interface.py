@@ -1,7 +1,8 @@
 """The small consistent store, as every implementation offers it: get, range, transact, lease, watch.
 
 What always holds, whoever implements it:
-- The store has one revision. A transaction that changes something raises it by one; all its changes carry that number.
+- The store has one revision, 0 while it is new. A transaction that changes something raises it by one, and all its
+  changes carry that number.
 - A transaction happens whole or not at all, and whoever starts reading after it returned sees it.
 - What a lease holds goes with the lease, by an ordinary deletion with a revision of its own. Nobody sees it before
   or without that revision, so a key that was seen gone by expiry does not come back on its own.

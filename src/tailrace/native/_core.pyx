@@ -231,6 +231,7 @@ cdef class Records:
     cdef _Bytes _content
 
     def __init__(self, str stream, int32_t shard, int64_t start, entries, data):
+        self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
         self.stream, self.shard, self.start, self._source = stream, shard, start, data
@@ -382,18 +383,19 @@ cdef class Packer:
 
     def __init__(self, positions, times_us, Py_ssize_t message_bytes_max):
         cdef _Lane lane
-        self._lanes = []
+        cdef list lanes = [], own
         for position, time_us in zip(positions, times_us, strict=True):
             lane = None
             if position is not None:
                 lane = _Lane.__new__(_Lane)
                 lane.start, lane.time_us = position, time_us
                 lane.data, lane.entries = Block(0), Block(0)
-            self._lanes.append(lane)
-        self._own = [lane for lane in self._lanes if lane is not None]
-        if not self._own:
+            lanes.append(lane)
+        own = [lane for lane in lanes if lane is not None]
+        if not own:
             raise ValueError("a packer needs at least one shard to pack for")
-        self._shards = len(self._lanes)
+        self._lanes, self._own = lanes, own
+        self._shards = len(lanes)
         self._turn = 0
         self.message_bytes_max = message_bytes_max
         self.pending_bytes = 0
@@ -448,8 +450,9 @@ cdef class Packer:
                 key_view = as_bytes(key, "key")
                 key_at, key_count = key_view.at, key_view.count
         self._refuse_size(key_count, value_count)
+        cdef int64_t stamp = now_us() if time_us is None else time_us
         cdef _Lane lane = self._lane(key_at, key_count, key is not None, shard)
-        lane.add(key_at, key_count, value_at, value_count, flags, now_us() if time_us is None else time_us)
+        lane.add(key_at, key_count, value_at, value_count, flags, stamp)
         self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
         return self.pending_bytes
 
@@ -499,34 +502,35 @@ cdef class Packer:
 
         Without a key column, or with a shard given, the rows go to one shard together.
         """
-        cdef Py_ssize_t i, key_count, value_count
-        cdef uint32_t flags
+        cdef Py_ssize_t row, key_count = 0, value_count
+        cdef uint32_t flags = 0
         cdef int64_t stamp = now_us() if time_us is None else time_us
-        cdef _Lane lane = None
+        cdef const uint8_t *key_at = NULL
+        cdef bint keyed = key_offsets is not None, some_elsewhere = len(self._own) < len(self._lanes)
+        cdef bint together = not keyed or shard is not None
+        cdef _Lane lane
         cdef _Column value_column = _Column(values, value_offsets, value_present, first, count, "value")
-        cdef _Column key_column = None if key_offsets is None else _Column(
-            keys, key_offsets, key_present, first, count, "key")
-        cdef const uint8_t *key_at
-        for i in range(first, first + count):
-            if not value_column.has(i) and (key_column is None or not key_column.has(i)):
-                raise ValueError(f"row {i} has no value and no key to delete. Nothing was sent")
-            self._refuse_size(0 if key_column is None else key_column.length(i), value_column.length(i))
-            if key_column is not None and key_column.has(i) and shard is None and len(self._own) < len(self._lanes):
-                self._lane(key_column.at(i), key_column.length(i), True, None)
+        cdef _Column key_column = _Column(keys, key_offsets, key_present, first, count, "key") if keyed else value_column
+        for row in range(first, first + count):  # everything is looked at before anything is packed
+            if not value_column.has(row) and not (keyed and key_column.has(row)):
+                raise ValueError(f"row {row} has no value and no key to delete. Nothing was sent")
+            self._refuse_size(key_column.length(row) if keyed else 0, value_column.length(row))
+            if some_elsewhere and not together and key_column.has(row):
+                self._lane(key_column.at(row), key_column.length(row), True, None)
         if count == 0:
             return self.pending_bytes
-        if key_column is None or shard is not None:
-            lane = self._lane(NULL, 0, False, shard)
-        for i in range(first, first + count):
-            flags, key_at, key_count = 0, NULL, 0
-            if key_column is not None and key_column.has(i):
-                flags = TR_HAS_KEY
-                key_at, key_count = key_column.at(i), key_column.length(i)
-            value_count = value_column.length(i)
-            if not value_column.has(i):
+        lane = self._lane(NULL, 0, False, shard) if together else None
+        for row in range(first, first + count):
+            flags = 0
+            if keyed:
+                key_at, key_count = key_column.at(row), key_column.length(row)
+                flags = TR_HAS_KEY if key_column.has(row) else 0
+                if not together:
+                    lane = self._lane(key_at, key_count, flags != 0, None)
+            value_count = value_column.length(row)
+            if not value_column.has(row):
                 flags |= TR_NO_VALUE
-            (lane if lane is not None else self._lane(key_at, key_count, flags & TR_HAS_KEY, None)).add(
-                key_at, key_count, value_column.at(i), value_count, flags, stamp)
+            lane.add(key_at, key_count, value_column.at(row), value_count, flags, stamp)
             self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
         return self.pending_bytes
 
@@ -536,51 +540,61 @@ cdef class Packer:
         cdef Packed packed
         cdef dict result = {}
         cdef uint32_t shard
+        cdef Block data, entries
+        # First: making objects may let another thread in, whose messages must stay counted if they miss this round.
+        self.pending_bytes = 0
         for shard in range(self._shards):
             lane = self._lanes[shard]
             if lane is None or lane.entries.size == 0:
                 continue
             packed = Packed.__new__(Packed)
+            # The next round will be as large as this one: take that much at once. Before the lane changes: it may fail.
+            data, entries = Block(lane.data.size), Block(lane.entries.size)
+            data.size = entries.size = 0
             packed.start, packed.end = lane.start, lane.start + lane.data.size
             packed.last_time_us = lane.time_us
             packed.data, packed.entries = lane.data, lane.entries
             packed.count = lane.entries.size // TR_ENTRY_BYTES
             result[shard] = packed
-            # The next round will be as large as this one: take that much at once.
             lane.start = packed.end
-            lane.data, lane.entries = Block(packed.data.size), Block(packed.entries.size)
-            lane.data.size = lane.entries.size = 0
-        self.pending_bytes = 0
+            lane.data, lane.entries = data, entries
         return result
 
 
 @cython.final
 cdef class _Column:
     """An Arrow binary column with 64-bit offsets, every bound checked once, at the start."""
-    cdef _Bytes data, offsets, present
+    cdef _Bytes _data, _offsets, _bits
+    cdef const uint8_t *first_byte
+    cdef const int64_t *ends
+    cdef const uint8_t *present
 
     def __init__(self, data, offsets, present, Py_ssize_t first, Py_ssize_t count, str name):
-        self.data, self.offsets = _Bytes(data), _Bytes(offsets)
-        self.present = None if present is None else _Bytes(present)
-        cdef const int64_t *ends = <const int64_t *> self.offsets.at
-        cdef Py_ssize_t i
-        if first < 0 or count < 0 or (first + count + 1) * 8 > self.offsets.count or <size_t> ends % 8:
-            raise ValueError(f"the {name} column has fewer than {first + count} rows. Nothing was sent")
-        if self.present is not None and first + count > 8 * self.present.count:
+        self._data, self._offsets = _Bytes(data), _Bytes(offsets)
+        self._bits = None if present is None else _Bytes(present)
+        self.first_byte, self.ends = self._data.at, <const int64_t *> self._offsets.at
+        self.present = NULL
+        if present is not None:
+            self.present = self._bits.at
+        cdef Py_ssize_t row, rows = self._offsets.count // 8 - 1
+        if <size_t> self.ends % 8:
+            raise ValueError(f"the {name} offsets must lie at a multiple of 8 bytes in memory. Nothing was sent")
+        if first < 0 or count < 0 or first > rows or count > rows - first:  # no sum here that could overflow
+            raise ValueError(f"{count} rows from row {first} on of a {name} column with {rows} rows. Nothing was sent")
+        if present is not None and first + count > 8 * self._bits.count:
             raise ValueError(f"the {name} column's bitmap is too short. Nothing was sent")
-        for i in range(first, first + count):
-            if not 0 <= ends[i] <= ends[i + 1] <= self.data.count:
-                raise ValueError(f"row {i} of the {name} column lies outside its data. Nothing was sent")
+        for row in range(first, first + count):
+            if not 0 <= self.ends[row] <= self.ends[row + 1] <= self._data.count:
+                raise ValueError(f"row {row} of the {name} column lies outside its data. Nothing was sent")
 
     cdef inline bint has(self, Py_ssize_t row) noexcept:
-        return self.present is None or self.present.at[row // 8] >> (row % 8) & 1
+        return self.present == NULL or self.present[row // 8] >> (row % 8) & 1
 
     cdef inline Py_ssize_t length(self, Py_ssize_t row) noexcept:
-        cdef const int64_t *ends = <const int64_t *> self.offsets.at
-        return ends[row + 1] - ends[row] if self.has(row) else 0
+        return self.ends[row + 1] - self.ends[row] if self.has(row) else 0
 
     cdef inline const uint8_t *at(self, Py_ssize_t row) noexcept:
-        return self.data.at + (<const int64_t *> self.offsets.at)[row]
+        return self.first_byte + self.ends[row]
 
 
 cdef _Bytes as_bytes(source, str what):

@@ -34,25 +34,34 @@ uint32_t tr_crc32c_tables(uint32_t sum, const void *bytes, size_t count) { retur
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 
-/* One crc32 instruction waits three cycles for the one before, so long inputs run as three lanes side by side. A lane's
- * sum is then moved over the bytes behind it: "append LANE zero bytes" is linear in the sum, hence four table look-ups. */
-#define LANE 1024
+/* One crc32 instruction waits three cycles for the one before, so longer inputs run as three lanes side by side. A lane's
+ * sum is then moved over the bytes behind it: "append a lane of zero bytes" is linear in the sum, hence four look-ups.
+ * Long lanes for files, short ones for messages. Three streams at once are more than the processor fetches ahead by
+ * itself, so the loop asks for what comes AHEAD. */
+enum { LONG = 1024, SHORT = 128, AHEAD = 6144 };
 
-static uint32_t over_lane[4][256];
+typedef uint32_t over_lane[4][256];
+
+static over_lane over_long, over_short;
 static int has_instruction;
 
+static void fill_over(over_lane table, size_t lane) {
+    static const uint8_t zeros[LONG];
+    for (int k = 0; k < 4; k++)
+        for (uint32_t byte = 0; byte < 256; byte++) table[k][byte] = by_tables(byte << (8 * k), zeros, lane);
+}
+
 __attribute__((constructor)) static void prepare(void) {
-    static const uint8_t zeros[LANE];
     __builtin_cpu_init();
     has_instruction = __builtin_cpu_supports("sse4.2");
     fill_slices();
-    for (int k = 0; k < 4; k++)
-        for (uint32_t byte = 0; byte < 256; byte++) over_lane[k][byte] = by_tables(byte << (8 * k), zeros, LANE);
+    fill_over(over_long, LONG);
+    fill_over(over_short, SHORT);
 }
 
-static inline uint32_t append_lane_of_zeros(uint32_t state) {
-    return over_lane[0][state & 0xFF] ^ over_lane[1][(state >> 8) & 0xFF] ^ over_lane[2][(state >> 16) & 0xFF] ^
-           over_lane[3][state >> 24];
+static inline uint32_t append_zeros(over_lane table, uint32_t state) {
+    return table[0][state & 0xFF] ^ table[1][(state >> 8) & 0xFF] ^ table[2][(state >> 16) & 0xFF] ^
+           table[3][state >> 24];
 }
 
 static inline uint64_t load(const uint8_t *at) {
@@ -61,28 +70,51 @@ static inline uint64_t load(const uint8_t *at) {
     return word;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t state, const uint8_t *at, size_t count) {
-    while (count >= 3 * LANE) {
-        uint64_t a = state, b = 0, c = 0;
-        for (size_t i = 0; i < LANE; i += 8) {
-            a = _mm_crc32_u64(a, load(at + i));
-            b = _mm_crc32_u64(b, load(at + LANE + i));
-            c = _mm_crc32_u64(c, load(at + 2 * LANE + i));
+#define WITH_INSTRUCTION __attribute__((target("sse4.2")))
+
+WITH_INSTRUCTION static inline uint32_t three_lanes(uint32_t state, const uint8_t *at, size_t lane, over_lane table) {
+    uint64_t a = state, b = 0, c = 0;
+    for (size_t i = 0; i < lane; i += 64) {
+        for (size_t line = 0; line < 3; line++) __builtin_prefetch(at + AHEAD + 3 * i + 64 * line);
+        for (size_t j = i; j < i + 64; j += 8) {
+            a = _mm_crc32_u64(a, load(at + j));
+            b = _mm_crc32_u64(b, load(at + lane + j));
+            c = _mm_crc32_u64(c, load(at + 2 * lane + j));
         }
-        state = append_lane_of_zeros((uint32_t)a) ^ (uint32_t)b;
-        state = append_lane_of_zeros(state) ^ (uint32_t)c;
-        at += 3 * LANE;
-        count -= 3 * LANE;
     }
+    state = append_zeros(table, (uint32_t)a) ^ (uint32_t)b;
+    return append_zeros(table, state) ^ (uint32_t)c;
+}
+
+/* Apart from the loops below: small messages must not pay for the registers that those need. */
+WITH_INSTRUCTION static uint32_t one_lane(uint32_t state, const uint8_t *at, size_t count) {
     uint64_t wide = state;
     for (; count >= 8; at += 8, count -= 8) wide = _mm_crc32_u64(wide, load(at));
     state = (uint32_t)wide;
-    while (count--) state = _mm_crc32_u8(state, *at++);
-    return state;
+    if (count & 4) {
+        uint32_t word;
+        memcpy(&word, at, 4);
+        state = _mm_crc32_u32(state, word);
+        at += 4;
+    }
+    if (count & 2) {
+        uint16_t half;
+        memcpy(&half, at, 2);
+        state = _mm_crc32_u16(state, half);
+        at += 2;
+    }
+    return (count & 1) ? _mm_crc32_u8(state, *at) : state;
+}
+
+WITH_INSTRUCTION static __attribute__((noinline)) uint32_t many_lanes(uint32_t state, const uint8_t *at, size_t count) {
+    for (; count >= 3 * LONG; at += 3 * LONG, count -= 3 * LONG) state = three_lanes(state, at, LONG, over_long);
+    for (; count >= 3 * SHORT; at += 3 * SHORT, count -= 3 * SHORT) state = three_lanes(state, at, SHORT, over_short);
+    return one_lane(state, at, count);
 }
 
 uint32_t tr_crc32c(uint32_t sum, const void *bytes, size_t count) {
-    return ~(has_instruction ? by_instruction(~sum, bytes, count) : by_tables(~sum, bytes, count));
+    if (!has_instruction) return ~by_tables(~sum, bytes, count);
+    return ~(count < 3 * SHORT ? one_lane(~sum, bytes, count) : many_lanes(~sum, bytes, count));
 }
 
 #else

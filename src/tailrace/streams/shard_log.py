@@ -115,8 +115,8 @@ class ShardLog:
             self._on_roll(self.shard)
 
     def _abandon(self, open_: "_OpenSegment") -> None:
-        """A flush failed, so what the disk has of the last bytes is unknown: let go of the segment. The next append looks
-        up what readers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
+        """A flush failed, so what the disk has of the last bytes is unknown: let go of the segment. The next append
+        looks up what readers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
         open_.close()
         self._unsettled += open_.segment.data_name, open_.segment.index_name
         self._open, self._lost = None, True

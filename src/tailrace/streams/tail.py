@@ -6,7 +6,7 @@ Invariants:
 - It holds two open files and one window of entries, however long the shard is.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
@@ -96,8 +96,8 @@ class ShardTail:
         self._not_before = position
 
     def _position_at(self, time_us: int) -> int:
-        """A segment was created no earlier than any message before it was stamped, so the search begins there."""
-        place = bisect_right(self._segments, time_us, key=lambda segment: segment.created_us) - 1
+        """No message before a segment is younger than it, so begin at the last segment that is older than the time."""
+        place = bisect_left(self._segments, time_us, key=lambda segment: segment.created_us) - 1
         for segment in self._segments[max(place, 0) :]:
             with SegmentView(self._files, self._folder, segment) as view:
                 readable = self._readable(view, view.length())

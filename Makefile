@@ -1,0 +1,40 @@
+# Every target does its own set-up. `make help` explains them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check sanitize bench clean
+
+help:           ## show this
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
+
+demo: $(READY)  ## several producers and consumers on one machine, two of them killed, and a verdict (under two minutes)
+	@$(BIN)/tailrace demo
+
+test: $(READY)  ## every test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(READY) ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+sanitize: $(READY) ## the native tests and the fuzzer on a build under ASan and UBSan
+	PYTHON=$(abspath $(BIN)/python) bash tests/native/run_sanitized.sh
+
+bench: $(READY) ## reproduce the figures of the README: JSON and a table in bench/results/
+	$(BIN)/python bench/run.py
+
+clean:          ## remove what the other targets made
+	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -f src/tailrace/native/_core.c src/tailrace/native/*.so
+
+# The environment is made anew when what it is made from changes.
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard src/tailrace/native/*.c src/tailrace/native/*.h src/tailrace/native/*.pyx)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Tailrace needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12 …")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

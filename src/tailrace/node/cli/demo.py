@@ -1,0 +1,23 @@
+"""`tailrace demo`: the whole story on one machine. What it shows is decided in `tailrace.node.demo`."""
+
+from typing import Annotated
+
+import typer
+
+from .bench import load
+from .options import Debug, Json, examples
+from .report import reported
+
+EPILOG = examples("tailrace demo", "tailrace demo --seconds 10 --no-view --json")
+
+
+def demo(
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="How long it runs.")] = 30.0,
+    view: Annotated[bool, typer.Option("--view/--no-view", help="Show it live in the terminal.")] = True,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the whole story on this machine: produce, consume, break things, and check that nothing was lost."""
+    with reported(as_json=json, debug=debug):
+        code = load("tailrace.node.demo", "run")(seconds=seconds, view=view and not json, json=json)
+    raise typer.Exit(code)

@@ -1,0 +1,1 @@
+"""The native room, held against a dumb model of itself."""
