@@ -7,7 +7,7 @@ from array import array
 from dataclasses import astuple, dataclass
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.native import Packer, Records, shard_of
@@ -162,7 +162,7 @@ def do_both(operation, packer, other):
 @given(positions, st.lists(times_us, min_size=5, max_size=5), st.sampled_from([0, 5, 30, 200]), operations)
 @example([0], [0] * 5, 30, [AddColumns(b"abc", struct.pack("<2q", 0, 3), None, None, None, None, 2**61, 1, 0, 1)])
 @example([0, 0], [0] * 5, 30, [Add(b"refused", None, None, 2**63), Add(b"first", None, None, 1)])
-@PATIENT
+@settings(PATIENT, max_examples=500)
 def test_random_operations_leave_both_alike(positions, times, message_bytes_max, operations):
     packer = Packer(positions, times[: len(positions)], message_bytes_max)
     other = model.Packer(positions, times[: len(positions)], message_bytes_max)
@@ -173,7 +173,7 @@ def test_random_operations_leave_both_alike(positions, times, message_bytes_max,
 
 
 @given(hostile_columns())
-@PATIENT
+@settings(PATIENT, max_examples=500)
 def test_hostile_columns_are_refused_or_mean_what_they_say(operation):
     packer, other = Packer([0, 0], [0, 0], 100), model.Packer([0, 0], [0, 0], 100)
     do_both(operation, packer, other)
@@ -264,7 +264,7 @@ def test_a_shard_written_elsewhere_is_refused():
     assert shard_values(packer) == {0: [b"v"]}
 
 
-@pytest.mark.parametrize("shard", [-1, 2, 2**32, 2**64, "0", 0.5])
+@pytest.mark.parametrize("shard", [-1, 2, 2**32, 2**64, "0"])
 def test_a_shard_that_is_none_of_the_stream_is_refused(shard):
     packer = Packer([0, 0], [0, 0], 100)
     for attempt in (
@@ -282,17 +282,17 @@ def test_a_shard_that_is_none_of_the_stream_is_refused(shard):
 
 def test_a_refusal_says_what_happened():
     packer = Packer([0], [0], 5)
-    with pytest.raises(ValueError, match="6 bytes; the stream takes at most message_bytes_max=5. It was not sent"):
+    with pytest.raises(ValueError, match=r"6 bytes; the stream takes at most message_bytes_max=5. It was not sent"):
         packer.add(b"val", b"key")
-    with pytest.raises(ValueError, match="so it needs one. It was not sent"):
+    with pytest.raises(ValueError, match=r"so it needs one. It was not sent"):
         packer.add(None)
-    with pytest.raises(TypeError, match="the value is a str; send bytes.* It was not sent"):
+    with pytest.raises(TypeError, match=r"the value is a str; send bytes.* It was not sent"):
         packer.add("text")
-    with pytest.raises(TypeError, match="the key is int; send bytes.* It was not sent"):
+    with pytest.raises(TypeError, match=r"the key is int; send bytes.* It was not sent"):
         packer.add(b"v", 7)
     with pytest.raises(BufferError):
         packer.add(memoryview(b"abcd")[::2])
-    with pytest.raises(ValueError, match="2 values with 1 keys. Nothing was sent"):
+    with pytest.raises(ValueError, match=r"2 values with 1 keys. Nothing was sent"):
         packer.add_list([b"1", b"2"], [b"k"])
     with pytest.raises(TypeError, match="value 1 is NoneType"):
         packer.add_list([b"1", None], None)
@@ -307,7 +307,7 @@ def test_a_refusal_says_what_happened():
 
 def test_a_refused_batch_leaves_what_was_pending():
     packer = Packer([0, 0], [0, 0], 5)
-    pending = packer.add(b"before", None, 0) if packer.message_bytes_max > 5 else packer.add(b"befor", None, 0)
+    pending = packer.add(b"early", None, 0)
     for attempt in (
         lambda: packer.add_list([b"1", b"2", b"too long"], [b"a", b"b", None]),
         lambda: packer.add_list([b"1", b"2", "text"], None),
@@ -317,7 +317,7 @@ def test_a_refused_batch_leaves_what_was_pending():
         with pytest.raises((ValueError, TypeError)):
             attempt()
         assert packer.pending_bytes == pending
-    assert shard_values(packer) == {0: [b"befor"]}
+    assert shard_values(packer) == {0: [b"early"]}
 
 
 @pytest.mark.parametrize("first", [-1, 0, 1, 2, *HUGE])
@@ -327,7 +327,7 @@ def test_rows_that_are_not_there_are_refused(first, count):
     packer = Packer([0], [0], 100)
     content, offsets, _ = columns_of([b"a", b"b"])
     columns = (tight(content), tight(offsets), None)
-    if 0 <= first and 0 <= count and first + count <= 2:
+    if first >= 0 and count >= 0 and first + count <= 2:
         assert packer.add_columns(*columns, None, None, None, first, count) == count * 25
         return
     for arguments in ((*columns, None, None, None), (*columns, *columns)):
@@ -481,7 +481,7 @@ def test_a_failed_second_making_changes_nothing():
     assert shard_values(packer) == {0: [b"1"], 1: [b"2"]}
 
 
-def test_what_comes_in_while_taking_stays_counted(monkeypatch):
+def test_what_comes_in_while_taking_stays_counted():
     """Before Python 3.12 the collector may run while `take` makes its objects, and with it any other thread."""
     packer, shards = Packer([0] * 40, [0] * 40, 100), range(40)
     late = []

@@ -6,6 +6,7 @@ translating it is the caller's work. Paths are absolute strings; handles are sma
 """
 
 import fcntl
+import mmap
 import os
 import uuid
 from collections import deque
@@ -41,6 +42,10 @@ class Disk(Protocol):
 
     def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
         """Fill the buffer from the offset; how many bytes were there."""
+        ...
+
+    def map(self, handle: int, size: int) -> memoryview | None:
+        """The first `size` bytes, mapped read-only, while somebody looks at them; None where that cannot be."""
         ...
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -114,6 +119,9 @@ class SystemDisk:
                 break
             done += count
         return done
+
+    def map(self, handle: int, size: int) -> memoryview | None:
+        return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else None
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))

@@ -383,6 +383,7 @@ class PosixView:
     def __init__(self, disk: Disk, clock: Clock, path: str, handle: int) -> None:
         self._disk, self._clock, self._path, self._handle = disk, clock, path, handle
         self._fence: Fence | None = None
+        self._map: memoryview | None = None
         self._closed = False
 
     def length(self) -> FileLength:
@@ -406,6 +407,15 @@ class PosixView:
         self._check_open()
         with explained("read", self._path):
             return self._disk.read_into(self._handle, offset, buffer)
+
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        self._check_open()
+        if self._map is None or len(self._map) < offset + size:  # it has grown; an older map lives on with its users
+            with explained("map", self._path):
+                self._map = self._disk.map(self._handle, self._disk.size(self._handle))
+        if self._map is None or len(self._map) < offset + size:
+            return None
+        return self._map[offset : offset + size]
 
     def close(self) -> None:
         if not self._closed:

@@ -147,7 +147,7 @@ class World:
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
-                found = self._tails(stream, start, shards, checkpoint)
+                found = self._tails(stream, start, shards, checkpoint, config.mapped)
                 tails += found
                 if checkpoint is not None:
                     self._checkpoints.declare(stream, checkpoint, {tail.shard: tail.position for tail in found})
@@ -180,6 +180,7 @@ class World:
         start: str | datetime | Mapping[int, int],
         shards: Sequence[int] | None,
         checkpoint: str | None,
+        mapped: bool,
     ) -> list[ShardTail]:
         count = self.stream_config(stream).shards
         if isinstance(start, Mapping):
@@ -192,7 +193,7 @@ class World:
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                tails.append(ShardTail(self._files, self._clock, stream, shard, begin))
+                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped))
         except BaseException:
             for tail in tails:
                 tail.close()

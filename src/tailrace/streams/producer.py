@@ -8,7 +8,7 @@ flush runs at a time, so messages leave in the order they were sent.
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _FLUSH_THREADS = 8  # shards flushed side by side: their disk waits overlap
-
-
-class _Done:
-    """An awaitable that is ready. Awaiting it costs next to nothing, so the async twins are as fast as the others."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        return
-        yield
-
-
-_DONE = _Done()
 
 
 class Producer:
@@ -119,21 +108,18 @@ class Producer:
             raise self._refusal()
         self._flush()
 
-    def send_async(
+    async def send_async(
         self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None
-    ) -> Awaitable[None]:
-        """`send` for coroutines. The message is taken at once, or, when the buffer is full, while you await it."""
-        if self._blocked:
-            return asyncio.to_thread(self.send, value, key, shard=shard)
-        if self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
-            if self._thread is None:
-                return asyncio.to_thread(self._flush)
+    ) -> None:
+        """`send` for coroutines: waits, when the buffer is full, without stopping the others."""
+        if self._blocked or self._thread is None:
+            await asyncio.to_thread(self.send, value, key, shard=shard)
+        elif self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
             self._press()
-        return _DONE
 
     async def send_many_async(self, values: Any, keys: Any = None, *, shard: int | None = None) -> int:
         """`send_many` for coroutines."""
-        if self._blocked:
+        if self._blocked or self._thread is None:
             return await asyncio.to_thread(self.send_many, values, keys, shard=shard)
         return self.send_many(values, keys, shard=shard)
 

@@ -19,8 +19,8 @@ def shard_folder(stream: str, shard: int) -> str:
 class SegmentView:
     """One segment opened for reading. Numbers of entries count from 0 in this segment."""
 
-    def __init__(self, files: Files, folder: str, segment: Segment) -> None:
-        self.segment = segment
+    def __init__(self, files: Files, folder: str, segment: Segment, *, mapped: bool = False) -> None:
+        self.segment, self._mapped = segment, mapped
         self.index_path = f"{folder}/{segment.index_name}"
         self.data_path = f"{folder}/{segment.data_name}"
         self._index: View = files.view(self.index_path)
@@ -78,6 +78,8 @@ class SegmentView:
 
     def data(self, start: int, end: int) -> memoryview:
         """The bytes between two positions, fewer if the file does not have them yet."""
+        if self._mapped and (window := self._data.mapped(start - self.segment.data_base, end - start)) is not None:
+            return window
         block = memoryview(Block(end - start))
         return block[: self._data.read_into(start - self.segment.data_base, block)]
 

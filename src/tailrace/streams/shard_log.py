@@ -35,7 +35,8 @@ class ShardLog:
         self._folder = shard_folder(stream, shard)
         self._claim: Claim = files.claim(self._folder)
         self._unsettled = list(self._claim.revoked)  # files that nobody appends to any more, but whose fences stand
-        self._created_us = 0
+        self.position = self.time_us = 0
+        self._number = self._index_base = self._created_us = 0
         self._open: _OpenSegment | None = None
         self._lost = True  # whether the true end must be looked up in the files
         try:

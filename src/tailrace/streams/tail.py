@@ -27,8 +27,10 @@ _RELIST_S = 1.0  # a safety net: look for a new segment now and then even though
 
 
 class ShardTail:
-    def __init__(self, files: Files, clock: Clock, stream: str, shard: int, start: Start) -> None:
-        self.stream, self.shard = stream, shard
+    def __init__(
+        self, files: Files, clock: Clock, stream: str, shard: int, start: Start, *, mapped: bool = False
+    ) -> None:
+        self.stream, self.shard, self._mapped = stream, shard, mapped
         self._files, self._clock = files, clock
         self._folder = shard_folder(stream, shard)
         self._segments: list[Segment] = []
@@ -220,7 +222,7 @@ class ShardTail:
     def _enter(self, segment: Segment) -> bool:
         """Open a segment at its first entry; False while it is not whole yet."""
         try:
-            view = SegmentView(self._files, self._folder, segment)
+            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped)
         except FileMissing:
             self._list()  # retention was faster; the next look tells what is left
             return False

@@ -124,6 +124,7 @@ class FaultyDisk:
     open = _failing(Disk.open)
     close = _failing(Disk.close)
     read_into = _failing(Disk.read_into)
+    map = _failing(Disk.map)
     write = _failing(Disk.write, half=_write_half)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)

@@ -47,8 +47,12 @@ def tailrace(
     Everything of a world lies in one folder: name it with --world on each command, or once in TAILRACE_WORLD.
 
     \b
-    Exit codes: 0 done; 1 damage was found, or the demo failed; 2 usage or settings; 3 the world refused
-    (disk full, shut out by a newer producer, …); 130 interrupted.
+    Exit codes:
+      0    done
+      1    damage was found, or the demo failed
+      2    wrong usage or settings
+      3    the world refused: disk full, shut out by a newer producer, …
+      130  interrupted
     """
 
 

@@ -33,9 +33,10 @@ def bench() -> None:
     )
 )
 def streams(
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each measurement.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 3,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="About how long each run lasts.", show_default=False)
+        float | None,
+        typer.Option("--seconds", metavar="S", min=0.1, help="About how long each run lasts.", show_default=False),
     ] = None,
     directory: Annotated[
         str | None,
@@ -44,7 +45,7 @@ def streams(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure producers and consumers on this machine's disk and memory."""
+    """Measure producers and consumers here."""
     with reported(as_json=json, debug=debug):
         run, table = load("tailrace.node.bench.streams", "run"), load("tailrace.node.bench", "table")
         more = {} if seconds is None else {"seconds": seconds}

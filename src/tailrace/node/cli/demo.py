@@ -12,12 +12,15 @@ EPILOG = examples("tailrace demo", "tailrace demo --seconds 10 --no-view --json"
 
 
 def demo(
-    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="How long it runs.")] = 30.0,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="How long it runs.")] = 30.0,
     view: Annotated[bool, typer.Option("--view/--no-view", help="Show it live in the terminal.")] = True,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run the whole story on this machine: produce, consume, break things, and check that nothing was lost."""
+    """Show the whole story on this machine.
+
+    It produces, consumes, breaks things, and checks that nothing was lost; if something was, it ends with exit code 1.
+    """
     with reported(as_json=json, debug=debug):
         code = load("tailrace.node.demo", "run")(seconds=seconds, view=view and not json, json=json)
     raise typer.Exit(code)

@@ -31,11 +31,15 @@ class Interrupt:
         """Around a call that may take forever and has done nothing yet when it is cut short."""
         self._waiting = True
         try:
-            if self.asked:
-                raise KeyboardInterrupt
+            self.check()
             yield
         finally:
             self._waiting = False
+
+    def check(self) -> None:
+        """Here stopping is safe."""
+        if self.asked:
+            raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = self.asked, True

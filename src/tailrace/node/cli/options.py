@@ -5,6 +5,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from .start import parse_start
 from .units import parse_duration, parse_rate, parse_size, unescape
 
 T = TypeVar("T")
@@ -20,7 +21,8 @@ def _parser(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
-size, duration, rate, separator = map(_parser, (parse_size, parse_duration, parse_rate, unescape))
+size, duration, rate = _parser(parse_size), _parser(parse_duration), _parser(parse_rate)
+separator, position_or_time = _parser(unescape), _parser(parse_start)
 
 
 def or_none(parse: Callable[[str], T]) -> Callable[[str], T | str]:

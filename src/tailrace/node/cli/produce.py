@@ -55,10 +55,12 @@ def produce(
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option("--shards", help="Make the stream with so many, if it is not there yet.", show_default=False),
+        typer.Option(
+            "--shards", metavar="N", help="Make the stream with so many, if it is not there yet.", show_default=False
+        ),
     ] = None,
     shard: Annotated[
-        int | None, typer.Option("--shard", help="Send everything to this shard.", show_default=False)
+        int | None, typer.Option("--shard", metavar="N", help="Send everything to this shard.", show_default=False)
     ] = None,
     buffer: Annotated[
         float | None,
@@ -66,8 +68,8 @@ def produce(
             "--buffer",
             parser=duration,
             metavar="DURATION",
-            help="Make messages durable and visible after this time at the latest.",
-            show_default="100ms",
+            help="Make messages durable and visible after this time at the latest, by default 100ms.",
+            show_default=False,
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count rows that cannot be sent, and go on.")] = False,
@@ -75,10 +77,13 @@ def produce(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Send messages to a stream, which is made on first use: each line, or each row of a file, is one.
+    """Send lines or rows to a stream.
 
-    In lines, only the newline is taken away: an empty line is an empty message, and all other bytes pass as they are.
-    Messages are durable when the command ends with exit code 0.
+    The stream is made on first use. Each line of stdin, or each row of a file, is a message. In lines, only the newline
+    is taken away: an empty line is an empty message, and all other bytes pass as they are.
+
+    A key decides a message's shard. Without keys, groups of messages take turns over the shards; order holds within a
+    shard. When the command ends with exit code 0, everything is durable.
     """
     interrupted = False
     with reported(as_json=json, debug=debug), ExitStack() as stack:
@@ -93,22 +98,26 @@ def produce(
         sender = Sender(producer, shard, skip_bad)
         interrupt = stack.enter_context(Interrupt())
         meter = Meter(f"to {stream}", total_bytes)
+        flushed = False
         try:
             with meter:
                 try:
                     for path, kind in zip(paths, formats, strict=True):
                         with InputFile(path, interrupt.waiting, meter.add) as file:
                             for rows in rows_of(file, kind, fields, message_bytes_max):
-                                with interrupt.waiting():
-                                    pass
                                 sender.take(file.name, rows)
                                 meter.add(0, sender.messages - meter.messages)
+                                interrupt.check()
                 except KeyboardInterrupt:
                     interrupted = True
                 finally:
-                    producer.close()
+                    try:
+                        producer.flush()
+                        flushed = True
+                    finally:
+                        producer.close()
         except TailraceError as problem:
-            _tell_how_far(problem, sender)
+            _tell_how_far(problem, sender, flushed)
             raise
         _summary(stream, sender, meter.seconds, interrupted, json)
     if interrupted:
@@ -126,14 +135,12 @@ def _fields(formats: list[InputFormat], key: str | None, value: str | None, sepa
     return Fields(key, value, separator)
 
 
-def _tell_how_far(problem: TailraceError, sender: Sender) -> None:
-    """After an error, what was taken before it was flushed by close(), unless that is what failed."""
-    if not sender.messages:
-        return
-    if problem.took_effect is False:
+def _tell_how_far(problem: TailraceError, sender: Sender, flushed: bool) -> None:
+    if sender.messages and flushed:
         problem.took_effect = True
-        problem.add_note(f"{sender.messages:,} messages before it were sent.")
-    else:
+        problem.add_note(f"{sender.messages:,} messages before it were sent and are durable.")
+    elif sender.messages:
+        problem.took_effect = None
         problem.add_note(f"{sender.messages:,} messages were taken before it; not all of them may be durable.")
 
 

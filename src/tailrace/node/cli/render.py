@@ -92,7 +92,5 @@ def printable(content: bytes) -> str:
         return f"0x{content[:_SHOWN_BYTES].hex()}{cut} ({len(content)} bytes)"
     if text.isprintable():
         return text
-    shown = "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text[:_SHOWN_CHARACTERS]
-    )
+    shown = repr(text[:_SHOWN_CHARACTERS])[1:-1]
     return shown if len(text) <= _SHOWN_CHARACTERS else f"{shown}… ({len(content)} bytes)"

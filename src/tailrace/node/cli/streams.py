@@ -15,7 +15,9 @@ from .units import show_size
 
 app = typer.Typer(
     help="Make, look at, change and delete streams.",
-    epilog=examples("tailrace streams create prices --shards 4", "tailrace streams list", "tailrace streams show prices"),
+    epilog=examples(
+        "tailrace streams create prices --shards 4", "tailrace streams list", "tailrace streams show prices"
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -60,7 +62,7 @@ RetainFor = Annotated[
 def create(
     stream: StreamName,
     shards: Annotated[
-        int | None, typer.Option("--shards", help="Fixed for the stream's life.", show_default=False)
+        int | None, typer.Option("--shards", metavar="N", help="Fixed for the stream's life.", show_default=False)
     ] = None,
     file_bytes: Annotated[
         int | None,
@@ -129,9 +131,7 @@ def list_(world: WorldFolder = DEFAULT_WORLD, json: Json = False, debug: Debug =
 
 
 @app.command("show", epilog=examples("tailrace streams show prices", "tailrace streams show prices --json"))
-def show_(
-    stream: StreamName, world: WorldFolder = DEFAULT_WORLD, json: Json = False, debug: Debug = False
-) -> None:
+def show_(stream: StreamName, world: WorldFolder = DEFAULT_WORLD, json: Json = False, debug: Debug = False) -> None:
     """Show a stream's settings, what each shard holds, and how far its checkpoints have come."""
     with reported(as_json=json, debug=debug), open_existing(world) as opened:
         described = describe_stream(opened, stream)

@@ -5,7 +5,7 @@ import re
 _NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)")
 _LARGEST = (1 << 63) - 1
 
-_SIZES = {
+_SIZES: dict[str, int] = {
     "": 1,
     "b": 1,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", start=1)},
@@ -89,7 +89,7 @@ def show_duration(seconds: float) -> str:
     """
     if abs(seconds) < 1:
         return f"{seconds * 1e3:.0f} ms"
-    for limit_s, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+    for limit_s, unit_s, unit in ((120, 1, "s"), (3600, 60, "min"), (172800, 3600, "h")):
         if abs(seconds) < limit_s:
             return f"{seconds / unit_s:.1f} {unit}"
     return f"{seconds / 86400:.1f} d"

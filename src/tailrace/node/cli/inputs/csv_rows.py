@@ -1,12 +1,14 @@
 """CSV with a header line. Cells are bytes for keys and values, and text when a whole row becomes JSON."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..report import BadInput
 from .json_lines import to_json
 from .lines import Lines
 from .rows import BATCH_BYTES, BadRow, Draft, Rows
+
+_Message = Callable[[list[str]], tuple[bytes, bytes | None]]
 
 
 class _Feed:
@@ -43,26 +45,24 @@ def csv_rows(
     feed = _Feed(blocks)
     reader = csv.reader(feed, strict=True)
     draft = Draft(keyed=key is not None)
-    header: list[str] | None = None
+    message: _Message | None = None
     while True:
         line = feed.taken + 1
         try:
             cells = next(reader)
             if not cells:
                 continue
-            if header is None:
-                header = _header(cells, name, key, value)
+            if message is None:
+                message = _message(_header(cells, name, key, value), key, value)
                 continue
-            if len(cells) != len(header):
-                raise ValueError(f"{len(cells)} cells under a header of {len(header)}")
-            draft.add(line, *_message(header, cells, key, value))
+            draft.add(line, *message(cells))
         except StopIteration:
             break
         except _LineTooLong as wrong:
             yield from draft.take()
             raise BadInput(f"{name} line {line}: {wrong}. There may be a quote that nobody closed before it") from None
         except (csv.Error, ValueError) as wrong:
-            if header is None:
+            if message is None:
                 raise BadInput(f"{name} line {line}: not a CSV header: {wrong}. Nothing of it was sent") from None
             yield from draft.take()
             yield BadRow(line, str(wrong))
@@ -82,15 +82,23 @@ def _header(cells: list[str], name: str, key: str | None, value: str | None) -> 
     return cells
 
 
-def _message(header: list[str], cells: list[str], key: str | None, value: str | None) -> tuple[bytes, bytes | None]:
-    """An empty cell is no key: CSV cannot tell the two apart."""
-    found = None if key is None else _bytes(cells[header.index(key)]) or None
-    if value is not None:
-        return _bytes(cells[header.index(value)]), found
-    try:
-        return to_json(dict(zip(header, cells, strict=True))), found
-    except UnicodeEncodeError:
-        raise ValueError("bytes that are not UTF-8, which JSON cannot hold; --value sends a column as it is") from None
+def _message(header: list[str], key: str | None, value: str | None) -> _Message:
+    """Value and key of a row. An empty cell is no key: CSV cannot tell the two apart."""
+    key_at = None if key is None else header.index(key)
+    value_at = None if value is None else header.index(value)
+
+    def message(cells: list[str]) -> tuple[bytes, bytes | None]:
+        if len(cells) != len(header):
+            raise ValueError(f"{len(cells)} cells under a header of {len(header)}")
+        found = None if key_at is None else _bytes(cells[key_at]) or None
+        if value_at is not None:
+            return _bytes(cells[value_at]), found
+        try:
+            return to_json(dict(zip(header, cells, strict=True))), found
+        except UnicodeEncodeError:
+            raise ValueError("not UTF-8, which JSON cannot hold; --value sends a column as it is") from None
+
+    return message
 
 
 def _bytes(cell: str) -> bytes:

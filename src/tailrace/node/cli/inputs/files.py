@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Self
 
 from ..report import BadInput
 
+_STDIN = 0
 _EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
 
@@ -39,7 +39,7 @@ def check_files(paths: Sequence[str]) -> int | None:
     total: int | None = 0
     for path in paths:
         try:
-            status = os.fstat(sys.stdin.fileno()) if path == "-" else os.stat(path)
+            status = os.fstat(_STDIN) if path == "-" else os.stat(path)
         except (OSError, ValueError) as seen:
             raise BadInput(f"{path}: {getattr(seen, 'strerror', None) or seen}. Nothing was sent") from None
         if stat.S_ISDIR(status.st_mode):
@@ -64,7 +64,7 @@ class InputFile:
     def __enter__(self) -> Self:
         try:
             with self.waiting():
-                self._handle = sys.stdin.fileno() if self.path == "-" else os.open(self.path, os.O_RDONLY)
+                self._handle = _STDIN if self.path == "-" else os.open(self.path, os.O_RDONLY)
         except (OSError, ValueError) as seen:
             raise BadInput(f"{self.name} cannot be read: {getattr(seen, 'strerror', None) or seen}") from None
         return self

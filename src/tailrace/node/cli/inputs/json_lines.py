@@ -23,13 +23,11 @@ def json_fields(key: str | None, value: str | None) -> Parse:
         if not line or line.isspace():
             raise BLANK
         try:
-            row = json.loads(line.decode())
+            row = _loads(line)
+            found = None if key is None else to_bytes(_field(row, key))
+            return (line if value is None else to_bytes(_field(row, value))), found
         except RecursionError:
-            raise ValueError("not JSON that can be read: too deep") from None
-        except ValueError as wrong:
-            raise ValueError(f"not JSON: {wrong}") from None
-        found = None if key is None else to_bytes(_field(row, key))
-        return (line if value is None else to_bytes(_field(row, value))), found
+            raise ValueError("JSON nested too deep") from None
 
     return parse
 
@@ -53,7 +51,14 @@ def to_bytes(value: Any) -> bytes | None:
 
 def to_json(value: Any) -> bytes:
     """Compact JSON; what JSON has no form for becomes text."""
-    return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode())
+    except ValueError as wrong:
+        raise ValueError(f"not JSON: {wrong}") from None
 
 
 def _field(row: Any, name: str) -> Any:
@@ -77,3 +82,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     raise ValueError(f"{type(value).__name__} has no form in JSON")
+
+
+_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

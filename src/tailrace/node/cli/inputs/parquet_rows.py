@@ -1,6 +1,6 @@
 """Parquet: columns go to the producer as Arrow arrays, without work per row; whole rows become JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..report import BadInput
@@ -14,7 +14,9 @@ _ROWS_MAX, _ROWS_BYTES = 16384, 4 << 20  # how much is decoded at a time
 _READ_BYTES = 1 << 20
 
 
-def parquet_rows(path: str, key: str | None, value: str | None) -> Iterator[Rows | BadRow]:
+def parquet_rows(
+    path: str, key: str | None, value: str | None, on_read: Callable[[int], None]
+) -> Iterator[Rows | BadRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -30,10 +32,12 @@ def parquet_rows(path: str, key: str | None, value: str | None) -> Iterator[Rows
             columns = None if value is None else [name for name in (value, key) if name is not None]
             for group in range(file.num_row_groups):
                 about = file.metadata.row_group(group)
+                packed_bytes = sum(about.column(i).total_compressed_size for i in range(about.num_columns))
                 rows = min(_ROWS_MAX, max(1, about.num_rows * _ROWS_BYTES // max(1, about.total_byte_size)))
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
                     yield from _columns(batch, key, value, done) if value else _objects(batch, key, done)
                     done += batch.num_rows
+                    on_read(packed_bytes * batch.num_rows // about.num_rows)
     except (pa.ArrowException, OSError) as wrong:
         raise BadInput(f"{path} cannot be read as Parquet after row {done}: {wrong}") from None
 

@@ -24,14 +24,12 @@ class Fields:
     separator: bytes | None = None
 
 
-def rows_of(
-    file: InputFile, format_: InputFormat, fields: Fields, message_bytes_max: int
-) -> Iterator[Rows | BadRow]:
+def rows_of(file: InputFile, format_: InputFormat, fields: Fields, message_bytes_max: int) -> Iterator[Rows | BadRow]:
     """The rows of one open input, in order."""
     if format_ is InputFormat.PARQUET:
         if file.path == "-":
             raise BadInput("Parquet is read from its end, which a pipe does not have: name a file. Nothing was sent")
-        return parquet_rows(file.path, fields.key, fields.value)
+        return parquet_rows(file.path, fields.key, fields.value, file.on_read)
     if format_ is InputFormat.LINES:
         lines = split_lines(file.read, message_bytes_max + len(fields.separator or b""))
         if fields.separator is None:

@@ -1,0 +1,68 @@
+"""Text to stdout or to a file, written out after each batch."""
+
+import os
+import select
+import stat
+import sys
+from typing import BinaryIO
+
+from ....streams import Batch
+from ..render import Render
+from ..report import OutputProblem
+
+
+class TextOutput:
+    """A file is begun anew, or, with `durable`, gone on with: who asks for that commits, and reads nothing twice."""
+
+    lasting = True
+
+    def __init__(self, render: Render, path: str | None, *, durable: bool) -> None:
+        self._render, self._path, self._durable = render, path, durable and path is not None
+        try:
+            self._file: BinaryIO = sys.stdout.buffer if path is None else self._open(path)
+            if self._durable and self._file.seekable():
+                self._end_last_line()
+        except OSError as seen:
+            raise OutputProblem(f"{path} cannot be written: {seen.strerror or seen}. Nothing was read") from None
+
+    def write(self, batch: Batch, count: int) -> None:
+        messages = batch.messages()
+        content = self._render(messages if count == len(messages) else messages[:count])
+        try:
+            self._file.write(content)
+            self._file.flush()
+            if self._durable:
+                os.fsync(self._file.fileno())
+        except BrokenPipeError:
+            raise
+        except OSError as seen:
+            raise OutputProblem(
+                f"{self._path or 'stdout'} cannot be written on: {seen.strerror or seen}. Its last lines may be missing"
+            ) from None
+
+    def abandoned(self) -> bool:
+        """A pipe whose reader has gone would only tell at the next write, and that may be far away."""
+        if self._path is not None or not stat.S_ISFIFO(os.fstat(self._file.fileno()).st_mode):
+            return False
+        look = select.poll()
+        look.register(self._file.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0))
+
+    def finish(self) -> None:
+        if self._path is not None:
+            self._file.close()
+
+    def discard(self) -> None:
+        self.finish()
+
+    def _open(self, path: str) -> BinaryIO:
+        goes_on = self._durable and os.path.isfile(path)
+        return open(path, "r+b" if goes_on else "wb")
+
+    def _end_last_line(self) -> None:
+        """A run that was killed may have left half a line: what comes now must not become its other half."""
+        size = self._file.seek(0, os.SEEK_END)
+        if size:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
