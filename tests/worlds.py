@@ -18,7 +18,9 @@ class SimulatedWorld:
 
     def __init__(self, disk: Disk, clock: ManualClock, config: StreamConfig, seed: int = 0) -> None:
         self.clock, self.config = clock, config
-        self.files = PosixFiles("/root", disk=disk, clock=clock, randomness=SeededRandomness(seed), owner=f"seed {seed}")
+        self.files = PosixFiles(
+            "/root", disk=disk, clock=clock, randomness=SeededRandomness(seed), owner=f"seed {seed}"
+        )
 
     def producer(self) -> Producer:
         """Flushes only when told, in the caller's thread and shard by shard, so that every run is the same."""

@@ -259,7 +259,22 @@ def test_folders_go_with_all_in_them(files: Files) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/etc/passwd", "../a", "a/../b", "a//b", "a/", ".hidden", "a/.fence", "a\0b", "a b", "a\nb", "ä", "x" * 300, "-a"],
+    [
+        "",
+        "/etc/passwd",
+        "../a",
+        "a/../b",
+        "a//b",
+        "a/",
+        ".hidden",
+        "a/.fence",
+        "a\0b",
+        "a b",
+        "a\nb",
+        "ä",
+        "x" * 300,
+        "-a",
+    ],
 )
 def test_no_name_from_outside_leaves_the_root(files: Files, path: str) -> None:
     claim = files.claim("shard")

@@ -1,14 +1,15 @@
-"""Fail the first disk call, then the second, … until none fails. Whatever was flushed is there after reopening, in order;
-nothing torn and nothing twice is delivered; and the shard goes on."""
+"""Fail the first disk call, then the second, … until none fails. Whatever was flushed is there after reopening, in
+order; nothing torn and nothing twice is delivered; and the shard goes on."""
 
 import errno
+from contextlib import suppress
 from typing import Literal
 
 import pytest
-from worlds import SimulatedWorld, small_config, values
 
 from tailrace.errors import TailraceError
 from tailrace.testing import Fault, FaultyDisk, ManualClock, SimulatedCrash, SimulatedDisk
+from worlds import SimulatedWorld, small_config, values
 
 ROUNDS = 6  # flushes of a run; small files, so that several of them begin new ones
 Keep = Literal["nothing", "everything", "random"]
@@ -63,10 +64,8 @@ def test_the_machine_goes_down_at_every_call(keep: Keep, effect: Literal["none",
     for at in range(1, 100_000):
         disk, clock, history = SimulatedDisk(seed=at), ManualClock(), History()
         faulty = FaultyDisk(disk.process(), Fault(at=at, kind="crash", effect=effect))
-        try:
+        with suppress(SimulatedCrash):
             produce(SimulatedWorld(faulty, clock, small_config(), seed=1), history)
-        except SimulatedCrash:
-            pass
         disk.crash(keep)
         reopen_and_go_on(disk, clock, history)
         if not faulty.fired:
@@ -82,10 +81,8 @@ def test_the_process_dies_at_every_call(effect: Literal["none", "half", "whole"]
         disk, clock, history = SimulatedDisk(), ManualClock(), History()
         process = disk.process()
         faulty = FaultyDisk(process, Fault(at=at, kind="crash", effect=effect))
-        try:
+        with suppress(SimulatedCrash):
             produce(SimulatedWorld(faulty, clock, small_config(), seed=1), history)
-        except SimulatedCrash:
-            pass
         process.kill()
         reopen_and_go_on(disk, clock, history)
         if not faulty.fired:
@@ -107,10 +104,8 @@ def test_the_machine_goes_down_again_while_it_recovers(keep: Keep) -> None:
         second = History()
         second.sent, second.flushed = list(first), len(first)  # type: ignore[arg-type]
         faulty = FaultyDisk(disk.process(), Fault(at=at, kind="crash", effect="half"))
-        try:
+        with suppress(SimulatedCrash):
             produce(SimulatedWorld(faulty, clock, small_config(), seed=3), second, rounds=2)
-        except SimulatedCrash:
-            pass
         disk.crash(keep)
         reopen_and_go_on(disk, clock, second)
         if not faulty.fired:

@@ -1,6 +1,5 @@
-"""What the tests of the native room draw from, and buffers that end where they say they end."""
+"""What the tests of the native room draw from."""
 
-import ctypes
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
@@ -16,16 +15,6 @@ STREAM = "prices"
 contents = st.none() | st.binary(max_size=12) | st.binary(min_size=1, max_size=80)
 keys = st.none() | st.just(b"") | st.sampled_from([b"a", b"b", b"c", b"key"]) | st.binary(max_size=12)
 times_us = st.integers(-1000, 1000) | st.sampled_from([-(2**63), 2**63 - 1])
-
-
-def tight(content: bytes) -> ctypes.Array:
-    """The same bytes in memory of exactly their size, unlike bytes, which end with one more: a sanitizer sees every
-    read behind the last of them."""
-    return (ctypes.c_ubyte * len(content)).from_buffer_copy(content)
-
-
-def address_of(buffer: object) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 @dataclass(frozen=True)

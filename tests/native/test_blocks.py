@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tailrace.native import Block
 
-from .strategies import PATIENT, address_of
+from .buffers import address_of
+from .strategies import PATIENT
 
 SMALLEST = 4096  # the pool rounds up to this and to powers of two above
 EDGES = [0, 1, 2, 63, 64, 65, *(edge + more for edge in (4096, 8192, 65536, 1 << 20) for more in (-1, 0, 1))]

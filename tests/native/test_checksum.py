@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tailrace.native import crc32c, crc32c_tables
 
 from . import model
-from .strategies import PATIENT, tight
+from .buffers import tight
+from .strategies import PATIENT
 
 BYTES = random.Random(1).randbytes(40_000)
 BOUNDARIES = [3 * 128, 2 * 3 * 128, 3 * 1024, 3 * 1024 + 3 * 128, 2 * 3 * 1024, 3 * 3 * 1024]  # full sets of lanes

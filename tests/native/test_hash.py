@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tailrace.native import hash64, shard_of
 
 from . import model
-from .strategies import PATIENT, tight
+from .buffers import tight
+from .strategies import PATIENT
 
 BYTES = random.Random(2).randbytes(5000)
 SHARDS_MAX = 2**32 - 1

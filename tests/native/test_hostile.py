@@ -1,5 +1,5 @@
-"""Damaged and forged entries. Whatever lies in the buffers: no crash, no message that was not packed at that very place,
-and no read outside, which a sanitized run watches."""
+"""Damaged and forged entries. Whatever lies in the buffers: no crash, no message that was not packed at that place, and
+no read outside, which a sanitized run watches."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -8,7 +8,8 @@ from tailrace.native import ENTRY_BYTES, Records, count_to_position, count_to_ti
 from tailrace.streams import Batch
 
 from . import model
-from .strategies import PATIENT, STREAM, sample_of, samples, tight
+from .buffers import tight
+from .strategies import PATIENT, STREAM, sample_of, samples
 
 U64_MAX = 2**64 - 1
 FAR = [0, 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, U64_MAX - 1, U64_MAX]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tailrace.native import Packer, Records, shard_of
 
 from . import model
-from .strategies import PATIENT, contents, keys, samples, tight, times_us
+from .buffers import tight
+from .strategies import PATIENT, contents, keys, samples, times_us
 
 REFUSALS = (ValueError, TypeError, OverflowError)
 BEFORE_ALL_TIME = -(2**63)

@@ -25,7 +25,8 @@ from tailrace.native import (
 from tailrace.streams import Batch, arrow_schema
 
 from . import model
-from .strategies import PATIENT, STREAM, sample_of, samples, tight
+from .buffers import tight
+from .strategies import PATIENT, STREAM, sample_of, samples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIELDS = ("stream", "shard", "position", "timestamp_us", "key", "value")

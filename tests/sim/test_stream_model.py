@@ -1,17 +1,17 @@
-"""Random produce, flush, crash, reopen, rollover, consume, seek and retention against a dumb model: a list for each shard."""
+"""Random produce, flush, crash, reopen, rollover, consume, seek and retention against a dumb model: lists."""
 
 from datetime import UTC, datetime
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from worlds import STREAM, SimulatedWorld, small_config
 
 from tailrace.config import Retention
 from tailrace.errors import Fenced, PositionRetired
 from tailrace.native import Message, shard_of
 from tailrace.streams import Producer, ShardTail, collect
 from tailrace.testing import ManualClock, SimulatedDisk
+from worlds import STREAM, SimulatedWorld, small_config
 
 SHARDS = 2
 keys = st.sampled_from([None, b"", b"a", b"b", b"key-7"])
@@ -173,7 +173,9 @@ class StreamMachine(RuleBasedStateMachine):
         if not messages:
             return
         time_us = messages[int(fraction * (len(messages) - 1))].timestamp_us + shift_us
-        tail = self.world.tail(shard, datetime.fromtimestamp(time_us // 10**6, UTC).replace(microsecond=time_us % 10**6))
+        tail = self.world.tail(
+            shard, datetime.fromtimestamp(time_us // 10**6, UTC).replace(microsecond=time_us % 10**6)
+        )
         assert read_all(tail) == [m for m in messages if m.timestamp_us >= time_us]
 
     @rule(shard=st.integers(0, SHARDS - 1))

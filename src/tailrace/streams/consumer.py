@@ -43,6 +43,7 @@ class Consumer:
         self._turns = deque(self._tails)
         self._paused: set[Place] = set()
         self._stop = threading.Event()
+        self._reading = threading.Lock()  # so that close() takes no file away from under a read
         self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
         if len({stream for stream, _ in self._tails}) == 1:
             self._only_stream: str | None = next(iter(self._tails))[0]
@@ -57,7 +58,7 @@ class Consumer:
         while True:
             if self._stop.is_set():
                 raise Closed("this consumer was closed; open a new one")
-            pause_s = self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
+            pause_s = self._throttle_s()
             if pause_s == 0.0:
                 if (batch := self._next()) is not None:
                     return batch
@@ -69,36 +70,43 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Batch]:
         while not self._stop.is_set():
-            batch = self.poll(_LONG_S if self._follow or self._limit else 0.0)
-            if batch is not None:
+            if pause_s := self._throttle_s():
+                self._clock.wait(self._stop, pause_s)
+            elif (batch := self._next()) is not None:
                 yield batch
-            elif not self._follow:
+            elif self._follow:
+                self._clock.wait(self._stop, self._config.poll_s)
+            else:
                 return
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
         while not self._stop.is_set():
-            batch = await asyncio.to_thread(self.poll)
-            if batch is not None:
-                yield batch
-            elif self._limit and (pause_s := self._limit.wait_s(self._clock.monotonic_s())):
+            if pause_s := self._throttle_s():
                 await asyncio.sleep(pause_s)
-            elif not self._follow:
-                return
-            else:
+            elif (batch := await asyncio.to_thread(self._next)) is not None:
+                yield batch
+            elif self._follow:
                 await asyncio.sleep(self._config.poll_s)
+            else:
+                return
+
+    def _throttle_s(self) -> float:
+        """How long the rate limit asks to wait before more is read."""
+        return self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
 
     def _next(self) -> Batch | None:
-        for _ in range(len(self._turns)):
-            place = self._turns[0]
-            self._turns.rotate(-1)
-            if place in self._paused:
-                continue
-            batch = self._tails[place].poll(self._config.batch_bytes)
-            if batch is not None:
-                if self._limit:
-                    self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
-                return batch
+        with self._reading:
+            for _ in range(len(self._turns)):
+                place = self._turns[0]
+                self._turns.rotate(-1)
+                if place in self._paused or self._stop.is_set():
+                    continue
+                batch = self._tails[place].poll(self._config.batch_bytes)
+                if batch is not None:
+                    if self._limit:
+                        self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
+                    return batch
         return None
 
     # ---- where it is
@@ -134,8 +142,8 @@ class Consumer:
 
     def close(self) -> None:
         """Stops an iteration that waits in another thread, too."""
-        if not self._stop.is_set():
-            self._stop.set()
+        self._stop.set()
+        with self._reading:
             for tail in self._tails.values():
                 tail.close()
 
@@ -159,6 +167,3 @@ class Consumer:
         if not found:
             raise ValueError(f"this consumer does not follow {stream}/{'any' if shard is None else shard}")
         return found
-
-
-_LONG_S = 3600.0  # how long one wait inside an iteration may be

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json as json_
 import tempfile
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ...errors import ConfigError
 from .options import Debug, Json, examples
-from .report import reported, say
+from .report import reported, say, show_json
 
 app = typer.Typer(
     help="Measure how fast this machine is.",
@@ -54,7 +53,7 @@ def streams(
         with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=directory) as folder:
             result = run(repeats=repeats, directory=folder, progress=say, **more)
         if json:
-            print(json_.dumps(result))
+            show_json(result)
         else:
             from rich.console import Console
 

@@ -12,7 +12,7 @@ EPILOG = examples("tailrace demo", "tailrace demo --seconds 10 --no-view --json"
 
 
 def demo(
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="How long it runs.")] = 30.0,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="How long it runs.")] = 20.0,
     view: Annotated[bool, typer.Option("--view/--no-view", help="Show it live in the terminal.")] = True,
     json: Json = False,
     debug: Debug = False,

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -44,6 +46,8 @@ class Meter:
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
+                redirect_stdout=False,  # results go where the caller sent them
+                redirect_stderr=False,
             )
             self._task = self._progress.add_task(self._what, total=self._total_bytes, said="")
             self._progress.start()
@@ -55,6 +59,15 @@ class Meter:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Out of the way while something else is written."""
+        if self._progress is not None:
+            self._progress.stop()
+        yield
+        if self._progress is not None:
+            self._progress.start()
 
     def _said(self) -> str:
         rate = self.count_bytes / max(self.seconds, 1e-9)

@@ -32,6 +32,20 @@ class OutputProblem(TailraceError):
 _USAGE_ERRORS = (ConfigError, NameRefused, StreamMissing, StreamExists, BadInput)
 
 
+@contextmanager
+def stdout_told() -> Iterator[None]:
+    """Around writing to stdout. What it did not take is given up; Python would else try again at exit, and complain."""
+    try:
+        yield
+    except OSError as seen:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(seen, BrokenPipeError):
+            raise
+        problem = OutputProblem(f"stdout cannot be written: {seen.strerror or seen}. Some of the output is missing")
+        problem.took_effect = True  # whatever was to be told has happened
+        raise problem from None
+
+
 def say(text: str) -> None:
     """A line for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)
@@ -39,7 +53,8 @@ def say(text: str) -> None:
 
 def show(text: str) -> None:
     """A line of the result."""
-    print(text, flush=True)
+    with stdout_told():
+        print(text, flush=True)
 
 
 def show_json(result: Any) -> None:
@@ -93,9 +108,7 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[None]:
                 show_json(describe(problem))
             raise typer.Exit(exit_code(problem)) from None
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain when it flushes stdout at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
+        raise typer.Exit(0) from None  # whoever read our output has seen enough
 
 
 def open_or_make(folder: str) -> World:

@@ -6,6 +6,8 @@ from typing import Literal, cast
 
 Start = Literal["earliest", "latest"] | datetime | int
 
+_POSITION_MAX = (1 << 63) - 1
+
 
 def parse_start(text: str) -> Start:
     """
@@ -19,9 +21,11 @@ def parse_start(text: str) -> Start:
     """
     if text in ("earliest", "latest"):
         return cast(Literal["earliest", "latest"], text)
-    if re.fullmatch(r"[0-9]{1,19}", text):
-        return int(text)
     try:
+        if re.fullmatch(r"[0-9]+", text):
+            if int(text) > _POSITION_MAX:
+                raise ValueError("no shard is so long")
+            return int(text)
         return datetime.fromisoformat(text).astimezone()  # without a zone: this machine's
     except (ValueError, OverflowError):
         raise ValueError(

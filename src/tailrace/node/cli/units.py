@@ -2,7 +2,7 @@
 
 import re
 
-_NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)")
+_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 _LARGEST = (1 << 63) - 1
 
 _SIZES: dict[str, int] = {

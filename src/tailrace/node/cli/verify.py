@@ -1,5 +1,6 @@
 """`tailrace verify`: walk the files of streams and say exactly what is wrong with them, by file and byte range."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -37,22 +38,25 @@ def verify(
         for name in streams or ():
             with suppress(Corrupt):  # that is for the walk to tell; a stream that is not there ends here
                 opened.stream_config(name)
-        checked, found = Checked(), list[dict[str, Any]]()
+        checked, kinds, found = Checked(), Counter[str](), list[dict[str, Any]]()
         with Meter("verifying", _size(opened, names)) as meter:
             for finding in _findings(opened, names, checked, meter):
-                damaged = damaged or finding.kind == "damage"
-                found.append(asdict(finding))
-                if not json:
+                kinds[finding.kind] += 1
+                if json:
+                    found.append(asdict(finding))
+                    continue
+                with meter.aside():
                     show(_line(finding))
             seconds = meter.seconds
+        damaged = kinds["damage"] > 0
         if json:
             show_json({"damaged": damaged, "streams": names, **asdict(checked), "findings": found})
         else:
-            kinds = [finding["kind"] for finding in found]
             show(
-                f"{len(names)} {'stream' if len(names) == 1 else 'streams'}, {checked.files} files, "
-                f"{checked.messages:,} good messages, {show_size(checked.data_bytes)} in {show_duration(seconds)}: "
-                f"{kinds.count('damage') or 'no'} damage, {kinds.count('leftover') or 'no'} leftovers"
+                f"{_count(len(names), 'stream')}, {_count(checked.files, 'file')}, "
+                f"{_count(checked.messages, 'good message')}, {show_size(checked.data_bytes)} in "
+                f"{show_duration(seconds)}: "
+                f"{_count(kinds['damage'], 'damaged place')}, {_count(kinds['leftover'], 'leftover')}"
             )
     if damaged:
         raise typer.Exit(DAMAGED)
@@ -67,6 +71,14 @@ def _findings(world: World, names: list[str], checked: Checked, meter: Meter) ->
             shards = [int(folder) for folder in world.files.list(f"streams/{name}") if folder.isdecimal()]
         for shard in shards:
             yield from verify_shard(world.files, name, shard, checked, meter.add)
+
+
+def _count(number: int, what: str) -> str:
+    """
+    >>> _count(0, "leftover"), _count(1, "file"), _count(1500, "file")
+    ('no leftovers', '1 file', '1,500 files')
+    """
+    return f"{f'{number:,}' if number else 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _line(finding: Finding) -> str:

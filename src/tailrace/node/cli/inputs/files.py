@@ -41,7 +41,9 @@ def check_files(paths: Sequence[str]) -> int | None:
         try:
             status = os.fstat(_STDIN) if path == "-" else os.stat(path)
         except (OSError, ValueError) as seen:
-            raise BadInput(f"{path}: {getattr(seen, 'strerror', None) or seen}. Nothing was sent") from None
+            raise BadInput(
+                f"{'stdin' if path == '-' else path}: {getattr(seen, 'strerror', None) or seen}. Nothing was sent"
+            ) from None
         if stat.S_ISDIR(status.st_mode):
             raise BadInput(f"{path} is a folder; name the files in it. Nothing was sent")
         total = total + status.st_size if total is not None and stat.S_ISREG(status.st_mode) else None

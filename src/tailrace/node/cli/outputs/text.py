@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ....streams import Batch
 from ..render import Render
-from ..report import OutputProblem
+from ..report import OutputProblem, stdout_told
 
 
 class TextOutput:
@@ -28,17 +28,20 @@ class TextOutput:
     def write(self, batch: Batch, count: int) -> None:
         messages = batch.messages()
         content = self._render(messages if count == len(messages) else messages[:count])
+        if self._path is None:
+            with stdout_told():
+                self._file.write(content)
+                self._file.flush()
+            return
         try:
             self._file.write(content)
             self._file.flush()
             if self._durable:
                 os.fsync(self._file.fileno())
-        except BrokenPipeError:
-            raise
         except OSError as seen:
-            raise OutputProblem(
-                f"{self._path or 'stdout'} cannot be written on: {seen.strerror or seen}. Its last lines may be missing"
-            ) from None
+            problem = OutputProblem(f"{self._path} cannot be written on: {seen.strerror or seen}. Its end is missing")
+            problem.took_effect = None
+            raise problem from None
 
     def abandoned(self) -> bool:
         """A pipe whose reader has gone would only tell at the next write, and that may be far away."""

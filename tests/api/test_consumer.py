@@ -1,0 +1,284 @@
+"""The consumer as a user meets it, on a real disk."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tailrace
+from conftest import wait_until
+from tailrace.errors import Closed, ConfigError, Corrupt, NameRefused, PositionRetired, StreamMissing
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tailrace.World]:
+    with tailrace.open(tmp_path) as world:
+        yield world
+
+
+def fill(world: tailrace.World, stream: str, *values: bytes, **settings: object) -> None:
+    with world.producer(stream, **settings) as producer:  # type: ignore[arg-type]
+        producer.send_many(list(values), shard=0)
+
+
+def values(consumer: tailrace.Consumer) -> list[bytes | None]:
+    return [message.value for batch in consumer for message in batch]
+
+
+def test_earliest_latest_and_positions(world: tailrace.World) -> None:
+    fill(world, "s", b"one", b"two", b"three")
+    assert values(world.consumer("s", start="earliest", follow=False)) == [b"one", b"two", b"three"]
+    assert values(world.consumer("s", follow=False)) == []
+    assert values(world.consumer("s", start={0: 3}, follow=False)) == [b"two", b"three"]
+    assert values(world.consumer("s", start={0: 4}, follow=False)) == [b"three"], (
+        "between messages, the next one is meant"
+    )
+    assert values(world.consumer("s", start={0: 11}, follow=False)) == []
+
+
+def test_a_position_ahead_of_what_is_there_waits_for_it(world: tailrace.World) -> None:
+    """A cursor that comes from another cluster may be ahead of the local copy."""
+    fill(world, "s", b"one")
+    consumer = world.consumer("s", start={0: 6}, follow=False)
+    assert values(consumer) == []
+    assert consumer.position() == 6
+    fill(world, "s", b"two", b"three")
+    assert values(consumer) == [b"three"]
+
+
+def test_by_time(world: tailrace.World) -> None:
+    fill(world, "s", b"before")
+    (message,) = [m for batch in world.consumer("s", start="earliest", follow=False) for m in batch]
+    then = datetime.fromtimestamp(message.timestamp_us / 1e6, UTC)
+    assert values(world.consumer("s", start=then - timedelta(seconds=1), follow=False)) == [b"before"]
+    assert values(world.consumer("s", start=then + timedelta(seconds=1), follow=False)) == []
+    with pytest.raises(ValueError, match="no time zone"):
+        world.consumer("s", start=datetime(2026, 1, 1))
+
+
+def test_a_stream_that_is_empty_now_can_be_followed(world: tailrace.World) -> None:
+    world.create_stream("s")
+    consumer = world.consumer("s", start="earliest")
+    assert consumer.poll() is None
+    fill(world, "s", b"x")
+    batch = consumer.poll(timeout_s=60)
+    assert batch is not None
+    assert [m.value for m in batch] == [b"x"]
+
+
+def test_a_batch_in_its_three_shapes(world: tailrace.World) -> None:
+    with world.producer("s") as producer:
+        producer.send(b"9.99", key=b"sku")
+        producer.send(b"", key=b"")
+        producer.send(None, key=b"sku")
+        producer.send(b"plain")
+    (batch,) = world.consumer("s", start="earliest", follow=False)
+    assert (batch.stream, batch.shard, batch.start, batch.end, batch.count, len(batch)) == ("s", 0, 0, 16, 4, 4)
+    assert bytes(batch.data) == b"sku9.99\0skuplain"
+    assert [(m.key, m.value, m.position) for m in batch] == [
+        (b"sku", b"9.99", 0),
+        (b"", b"", 7),
+        (b"sku", None, 8),
+        (None, b"plain", 11),
+    ]
+    table = batch.to_arrow()
+    table.validate(full=True)
+    assert table.drop_columns(["timestamp"]).to_pydict() == {
+        "key": [b"sku", b"", b"sku", None],
+        "value": [b"9.99", b"", None, b"plain"],
+        "shard": [0] * 4,
+        "position": [0, 7, 8, 11],
+    }
+    assert table.schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
+    assert [t.value for t in table["timestamp"]] == [m.timestamp_us for m in batch]
+
+
+def test_arrow_outlives_the_batch_and_the_consumer(world: tailrace.World) -> None:
+    for mapped in (False, True):
+        fill(world, "s", *[b"%06d" % i for i in range(10_000)])
+        with world.consumer("s", start="earliest", follow=False, batch_bytes=1000, mapped=mapped) as consumer:
+            tables = [batch.to_arrow() for batch in consumer]
+        world.delete_stream("s")
+        assert pa.concat_tables(tables)["value"].to_pylist() == [b"%06d" % i for i in range(10_000)]
+
+
+def test_many_streams_and_shards_take_turns(world: tailrace.World) -> None:
+    fill(world, "a", *[b"a%d" % i for i in range(10)])
+    with world.producer("b", shards=2) as producer:
+        for i in range(10):
+            producer.send(b"b%d" % i)
+    consumer = world.consumer("a", "b", start="earliest", follow=False, batch_bytes=4)
+    places = [(batch.stream, batch.shard) for batch in consumer]
+    assert places[:6] == [("a", 0), ("b", 0), ("b", 1)] * 2
+    assert consumer.positions == {("a", 0): 20, ("b", 0): 10, ("b", 1): 10}
+    with pytest.raises(ValueError, match="of which stream"):
+        consumer.position(0)
+    assert consumer.position(1, stream="b") == 10
+
+
+def test_seek_and_pause(world: tailrace.World) -> None:
+    with world.producer("s", shards=2) as producer:
+        for i in range(4):
+            producer.send(b"%d" % i)
+    consumer = world.consumer("s", start="earliest", follow=False)
+    consumer.pause(0)
+    assert values(consumer) == [b"1", b"3"]
+    consumer.resume(0)
+    assert values(consumer) == [b"0", b"2"]
+    consumer.seek("earliest")
+    consumer.seek(1, shard=1)
+    assert sorted(values(consumer)) == [b"0", b"2", b"3"]  # type: ignore[type-var]
+    consumer.seek("earliest", shard=0)
+    consumer.seek("latest", shard=0)
+    assert values(consumer) == []
+    with pytest.raises(ValueError, match="of which shard"):
+        consumer.seek(1)
+    with pytest.raises(ValueError, match="does not follow"):
+        consumer.seek(1, shard=7)
+
+
+def test_a_checkpoint_is_taken_up_again(world: tailrace.World, tmp_path: Path) -> None:
+    fill(world, "s", b"one", b"two")
+    first = world.consumer("s", start="earliest", checkpoint="billing", follow=False)
+    assert values(first) == [b"one", b"two"]
+    first.commit()
+    fill(world, "s", b"three")
+    with tailrace.open(tmp_path) as other:
+        assert values(other.consumer("s", start="earliest", checkpoint="billing", follow=False)) == [b"three"]
+        assert values(other.consumer("s", start="earliest", checkpoint="audit", follow=False))[0] == b"one"
+    assert world.checkpoints("s") == {"billing": {0: 6}, "audit": {0: 0}}
+    world.forget_checkpoint("s", "billing")
+    assert world.checkpoints("s") == {"audit": {0: 0}}
+
+
+def test_commit_needs_a_name(world: tailrace.World) -> None:
+    world.create_stream("s")
+    with pytest.raises(ConfigError, match="checkpoint='NAME'"):
+        world.consumer("s").commit()
+    with pytest.raises(NameRefused):
+        world.consumer("s", checkpoint="../x")
+
+
+def test_the_rate_limit_is_passive(world: tailrace.World) -> None:
+    from tailrace.config import ConsumerConfig
+    from tailrace.streams import Consumer, ShardTail
+    from tailrace.testing import ManualClock
+
+    fill(world, "s", *[b"x" * 100] * 100)
+    clock = ManualClock()
+    tail = ShardTail(world.files, clock, "s", 0, "earliest")
+    consumer = Consumer([tail], ConsumerConfig(batch_bytes=500, bytes_per_s=1000.0), clock, follow=False)
+    begin_s = clock.monotonic_s()
+    assert len(values(consumer)) == 100
+    assert 8.0 <= clock.monotonic_s() - begin_s <= 12.0, "10,000 bytes at 1,000 a second"
+
+
+def test_async_iteration(world: tailrace.World) -> None:
+    fill(world, "s", b"one", b"two")
+
+    async def story() -> list[bytes | None]:
+        consumer = world.consumer("s", start="earliest")
+        seen: list[bytes | None] = []
+        async for batch in consumer:
+            seen += [m.value for m in batch]
+            if len(seen) == 2:
+                fill(world, "s", b"three")
+            if len(seen) == 3:
+                break
+        return seen
+
+    assert asyncio.run(story()) == [b"one", b"two", b"three"]
+
+
+def test_closing_ends_an_iteration_that_waits_in_another_thread(world: tailrace.World) -> None:
+    fill(world, "s", b"one")
+    consumer = world.consumer("s", start="earliest")
+    seen: list[bytes | None] = []
+
+    def work() -> None:
+        for batch in consumer:
+            seen.extend(m.value for m in batch)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: seen, "the first message")
+    consumer.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    with pytest.raises(Closed):
+        consumer.poll()
+
+
+def test_a_consumer_follows_through_new_files_and_new_producers(world: tailrace.World) -> None:
+    world.create_stream("s", file_bytes=50)
+    consumer = world.consumer("s", start="earliest")
+    expected: list[bytes | None] = []
+    for round_ in range(5):
+        with world.producer("s") as producer:
+            for i in range(5):
+                value = b"%d-%d" % (round_, i) * 5
+                producer.send(value)
+                producer.flush()
+                expected.append(value)
+    seen: list[bytes | None] = []
+    while len(seen) < len(expected) and (batch := consumer.poll(timeout_s=60)):
+        seen += [m.value for m in batch]
+    assert seen == expected
+    assert world.stream_status("s")[0].files > 5
+
+
+def test_reading_before_the_retained_start_names_both_positions(world: tailrace.World) -> None:
+    world.create_stream("s", file_bytes=50, retention=tailrace.Retention(size_bytes=100))
+    slow = world.consumer("s", start="earliest")
+    for i in range(20):
+        fill(world, "s", b"%020d" % i)
+    start = world.stream_status("s")[0].start
+    assert start > 0
+    with pytest.raises(PositionRetired, match=f"position 0 is before {start}") as retired:
+        slow.poll()
+    assert (retired.value.position, retired.value.retained_start) == (0, start)
+    slow.seek(retired.value.retained_start)
+    assert slow.poll() is not None
+
+
+def test_retention_waits_for_a_declared_checkpoint(world: tailrace.World) -> None:
+    retention = tailrace.Retention(size_bytes=1, waits_for=("billing",))
+    world.create_stream("s", file_bytes=50, retention=retention)
+    consumer = world.consumer("s", start="earliest", checkpoint="billing", follow=False)
+    for i in range(10):
+        fill(world, "s", b"%020d" % i)
+    assert world.stream_status("s")[0].messages == 10
+    assert len(values(consumer)) == 10
+    consumer.commit()
+    (collected,) = world.trim("s")
+    assert collected.segments == 9
+    assert world.stream_status("s")[0].messages == 1
+
+
+def test_damage_is_reported_with_its_place_and_can_be_stepped_over(world: tailrace.World, tmp_path: Path) -> None:
+    fill(world, "s", b"one", b"two", b"three")
+    (path,) = (tmp_path / "streams" / "s" / "00000").glob("*.data")
+    raw = bytearray(path.read_bytes())
+    raw[4] ^= 1
+    path.write_bytes(raw)
+    consumer = world.consumer("s", start="earliest", follow=False)
+    seen = []
+    with pytest.raises(Corrupt, match="byte 3,") as corrupt:
+        seen += values(consumer)
+    assert corrupt.value.position == 3
+    consumer.seek(corrupt.value.resume_position or 0)
+    assert values(consumer) == [b"three"]
+
+
+def test_streams_that_are_not_there(world: tailrace.World) -> None:
+    fill(world, "prices", b"x")
+    with pytest.raises(StreamMissing, match="there are: prices"):
+        world.consumer("prizes")
+    with pytest.raises(NameRefused):
+        world.consumer("../prices")
+    with pytest.raises(ConfigError, match="shards 0 to 0"):
+        world.consumer("prices", shards=[1])

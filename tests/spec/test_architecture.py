@@ -1,0 +1,134 @@
+"""The rooms of the design: imports go downwards only, heavy dependencies stay in their room, doors are small."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tailrace
+
+SOURCE = Path(tailrace.__file__).parent
+
+# Level by level, lowest first. Rooms of one level do not import each other.
+LEVELS = [
+    {"model", "errors", "config"},
+    {"native", "wire", "env"},
+    {"files", "cache", "coordination"},
+    {"streams", "copytree"},
+    {"queues", "pubsub", "pipeline"},
+    {"node"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+WITHIN_LOWEST = {"model": {"errors"}, "config": {"errors", "model"}, "errors": set[str]()}
+HEAVY = {
+    "grpc": {"wire"},
+    "google": {"wire"},
+    "pyspark": {"pipeline"},
+    "apsw": {"coordination"},
+    "typer": {"node"},
+    "rich": {"node"},
+}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import in a file, those inside functions too."""
+    package = ["tailrace", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, node.module] if node.module else base)
+            if module == "tailrace":
+                for alias in node.names:
+                    yield node.lineno, f"tailrace.{alias.name}"
+            else:
+                yield node.lineno, module
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).parts
+    return parts[0].removesuffix(".py")
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def test_every_room_has_a_level() -> None:
+    rooms = {room_of(path) for path in MODULES} - {"__init__", "__main__", "testing"}
+    assert rooms <= set(LEVEL), f"rooms without a level: {rooms - set(LEVEL)}"
+
+
+def test_imports_go_downwards_only() -> None:
+    wrong = []
+    for path in MODULES:
+        room = room_of(path)
+        if room in ("__init__", "__main__"):
+            continue
+        for line, module in imports(path):
+            parts = module.split(".")
+            if parts[0] != "tailrace" or len(parts) < 2 or parts[1] == room:
+                continue
+            other = parts[1]
+            if room == "testing":
+                allowed = LEVEL.get(other, 99) <= 1
+            elif other == "testing":
+                allowed = False
+            elif room in WITHIN_LOWEST:
+                allowed = other in WITHIN_LOWEST[room]
+            else:
+                allowed = LEVEL.get(other, 99) < LEVEL[room]
+            if not allowed:
+                wrong.append(f"{path.relative_to(SOURCE.parent)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_heavy_dependencies_stay_in_their_room() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE.parent)}:{line} imports {module}"
+        for path in MODULES
+        for line, module in imports(path)
+        if room_of(path) not in HEAVY.get(module.split(".")[0], {room_of(path)})
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_lowest_level_needs_the_standard_library_only() -> None:
+    import sys
+
+    for path in MODULES:
+        if room_of(path) in LEVELS[0]:
+            for line, module in imports(path):
+                root = module.split(".")[0]
+                assert root == "tailrace" or root in sys.stdlib_module_names, f"{path.name}:{line} imports {module}"
+
+
+DOORS = {
+    "tailrace": "Batch Consumer ConsumerConfig Message Producer ProducerConfig Retention StreamConfig TailraceError "
+    "World WorldConfig errors open",
+    "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
+    "tailrace.streams": "Batch Catalog Checked Checkpoints Collected Consumer Finding Producer ShardLog ShardStatus "
+    "ShardTail Start arrow_schema collect verify_shard",
+    "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
+    "tailrace.model": "MessageFile check_name",
+    "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
+}
+
+
+@pytest.mark.parametrize("module", DOORS)
+def test_the_doors_are_pinned(module: str) -> None:
+    """A name that appears here is a promise to users: add it on purpose, and to the changelog."""
+    assert sorted(importlib.import_module(module).__all__) == sorted(DOORS[module].split())
+
+
+def test_importing_tailrace_is_light() -> None:
+    """Command line and Arrow are loaded when they are used: a process that only sends bytes does not wait for them."""
+    import subprocess
+    import sys
+
+    script = "import sys, tailrace; print({'pyarrow', 'typer', 'rich'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert loaded == "set()\n"
