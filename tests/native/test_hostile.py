@@ -148,7 +148,7 @@ def assert_only_originals(sample, start, entries, data):
 
 
 @given(st.data(), samples(min_size=1))
-@settings(PATIENT, max_examples=700)
+@settings(PATIENT, max_examples=400)
 def test_damage_never_makes_a_message(data, sample):
     entries, content = data.draw(mutations(sample))
     assert_only_originals(sample, sample.start, entries, content)
@@ -200,7 +200,7 @@ def test_noise_is_no_message(start, noise, content):
     st.binary(max_size=12),
 )
 @example([(2, 0, 0), (2, 0, 0), (1, 0, 0), (U64_MAX, 0, 0)], 0, b"abcd")
-@settings(PATIENT, max_examples=700)
+@settings(PATIENT, max_examples=400)
 def test_with_true_sums_only_what_the_format_allows_is_read(forged, start, content):
     """A forger may make the sums true, so that the bounds and shapes alone have to hold."""
     entries, before = b"", start

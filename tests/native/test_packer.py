@@ -163,7 +163,7 @@ def do_both(operation, packer, other):
 @given(positions, st.lists(times_us, min_size=5, max_size=5), st.sampled_from([0, 5, 30, 200]), operations)
 @example([0], [0] * 5, 30, [AddColumns(b"abc", struct.pack("<2q", 0, 3), None, None, None, None, 2**61, 1, 0, 1)])
 @example([0, 0], [0] * 5, 30, [Add(b"refused", None, None, 2**63), Add(b"first", None, None, 1)])
-@settings(PATIENT, max_examples=500)
+@settings(PATIENT, max_examples=300)
 def test_random_operations_leave_both_alike(positions, times, message_bytes_max, operations):
     packer = Packer(positions, times[: len(positions)], message_bytes_max)
     other = model.Packer(positions, times[: len(positions)], message_bytes_max)
@@ -174,7 +174,7 @@ def test_random_operations_leave_both_alike(positions, times, message_bytes_max,
 
 
 @given(hostile_columns())
-@settings(PATIENT, max_examples=500)
+@settings(PATIENT, max_examples=300)
 def test_hostile_columns_are_refused_or_mean_what_they_say(operation):
     packer, other = Packer([0, 0], [0, 0], 100), model.Packer([0, 0], [0, 0], 100)
     do_both(operation, packer, other)

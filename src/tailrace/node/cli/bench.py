@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import os
+import sys
 import tempfile
 from typing import Annotated, Any
 
@@ -9,7 +11,9 @@ import typer
 
 from ...errors import ConfigError
 from .options import Debug, Json, examples
-from .report import reported, say, show_json
+from .report import reported, say, show_json, stdout_told
+
+_WIDE = 240
 
 app = typer.Typer(
     help="Measure how fast this machine is.",
@@ -50,14 +54,19 @@ def streams(
         more = {} if seconds is None else {"seconds": seconds}
         if more and "seconds" not in inspect.signature(run).parameters:
             raise ConfigError("--seconds: this measurement has a fixed size; leave it out, or use --repeats")
-        with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=directory) as folder:
-            result = run(repeats=repeats, directory=folder, progress=say, **more)
+        where = directory or tempfile.gettempdir()
+        if not os.path.isdir(where):
+            raise ConfigError(f"--directory: there is no folder {where!r}; make it, or name another")
+        result = run(repeats=repeats, directory=where, progress=say, **more)
         if json:
             show_json(result)
-        else:
-            from rich.console import Console
+            return
+        from rich.console import Console
 
-            Console().print(table(result))
+        # A file has no width: give every column the room it needs.
+        console = Console(width=None if sys.stdout.isatty() else _WIDE)
+        with stdout_told():
+            console.print(table(result))
 
 
 def load(module: str, name: str) -> Any:

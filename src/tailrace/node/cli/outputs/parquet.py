@@ -22,7 +22,9 @@ class ParquetOutput:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._path = path
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OutputProblem(f"{path} is no plain file, and this would take its place; use another name")
+        self._path = path = os.path.realpath(path)
         folder, name = os.path.split(path)
         self._draft = os.path.join(folder, f".{name}.{os.getpid()}.draft")
         self._waiting: list[pyarrow.Table] = []
@@ -59,7 +61,7 @@ class ParquetOutput:
             self._file.close()
             _sync(self._draft)
             os.replace(self._draft, self._path)
-            _sync(os.path.dirname(self._path) or ".")
+            _sync(os.path.dirname(self._path))
         except self._problems as seen:
             raise self._failed(seen) from None
         self._file = None

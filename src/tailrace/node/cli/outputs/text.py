@@ -4,7 +4,7 @@ import os
 import select
 import stat
 import sys
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from ....streams import Batch
 from ..render import Render
@@ -17,10 +17,12 @@ class TextOutput:
     lasting = True
 
     def __init__(self, render: Render, path: str | None, *, durable: bool) -> None:
-        self._render, self._path, self._durable = render, path, durable and path is not None
+        self._render, self._path = render, path
         try:
-            self._file: BinaryIO = sys.stdout.buffer if path is None else self._open(path)
-            if self._durable and self._file.seekable():
+            goes_on = durable and path is not None and os.path.isfile(path)
+            self._file: BinaryIO = sys.stdout.buffer if path is None else _open(path, "r+b" if goes_on else "wb")
+            self._durable = durable and path is not None and os.path.isfile(path)  # a pipe or a device is not
+            if goes_on:
                 self._end_last_line()
         except OSError as seen:
             raise OutputProblem(f"{path} cannot be written: {seen.strerror or seen}. Nothing was read") from None
@@ -58,10 +60,6 @@ class TextOutput:
     def discard(self) -> None:
         self.finish()
 
-    def _open(self, path: str) -> BinaryIO:
-        goes_on = self._durable and os.path.isfile(path)
-        return open(path, "r+b" if goes_on else "wb")
-
     def _end_last_line(self) -> None:
         """A run that was killed may have left half a line: what comes now must not become its other half."""
         size = self._file.seek(0, os.SEEK_END)
@@ -69,3 +67,7 @@ class TextOutput:
             self._file.seek(size - 1)
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
+
+
+def _open(path: str, mode: Literal["r+b", "wb"]) -> BinaryIO:
+    return open(path, mode)
