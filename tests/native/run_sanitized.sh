@@ -73,7 +73,8 @@ check() {
     pool) chosen=(--ignore tests/native/test_hostile.py) ;; # damaged input is for the stricter of the two
     tight) chosen=(-k "not pool") ;;                        # it has none
     esac
-    sanitized -m pytest -p no:cacheprovider "${chosen[@]}" tests/native
+    # With the usual capture, a report of the sanitizer would end in a file that dies with the process.
+    sanitized -m pytest --capture=sys -p no:cacheprovider "${chosen[@]}" tests/native
     sanitized tests/fuzz/fuzz_records.py --seconds "$fuzz_seconds"
 }
 

@@ -1,9 +1,6 @@
 """What people type and read on the command line."""
 
 import json
-import sys
-import types
-from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner
@@ -131,38 +128,3 @@ def test_an_error_as_json_says_whether_it_took_effect() -> None:
     problem = DiskFull("full")
     problem.add_note("three were sent")
     assert describe(problem)["error"]["notes"] == ["three were sent"]
-
-
-def fake(monkeypatch: pytest.MonkeyPatch, module: str, **content: object) -> None:
-    made = types.ModuleType(module)
-    made.__dict__.update(content)
-    monkeypatch.setitem(sys.modules, module, made)
-
-
-def test_the_demo_decides_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-    fake(monkeypatch, "tailrace.node.demo", run=lambda **settings: asked.append(settings) or 1)
-    assert CliRunner().invoke(app, ["demo", "--seconds", "5", "--no-view"]).exit_code == 1
-    assert asked == [{"seconds": 5.0, "view": False, "json": False}]
-
-
-def test_a_bench_as_json_and_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(repeats: int, directory: str, progress: Callable[[str], None]) -> dict[str, object]:
-        progress("measuring")
-        return {"summary": {"repeats": repeats}, "runs": [], "machine": {}}
-
-    fake(monkeypatch, "tailrace.node.bench", table=lambda result: f"the table of {result['summary']}")
-    fake(monkeypatch, "tailrace.node.bench.streams", run=run)
-    result = CliRunner().invoke(app, ["bench", "streams", "--repeats", "2", "--json"])
-    assert json.loads(result.stdout) == {"summary": {"repeats": 2}, "runs": [], "machine": {}}
-    assert result.stderr == "measuring\n"
-    assert "the table of {'repeats': 2}" in CliRunner().invoke(app, ["bench", "streams", "--repeats", "2"]).stdout
-    assert CliRunner().invoke(app, ["bench", "streams", "--seconds", "1"]).exit_code == 2
-    assert CliRunner().invoke(app, ["bench", "streams", "--directory", "/no/such/place"]).exit_code == 2
-
-
-def test_a_part_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tailrace.node.demo", None)
-    result = CliRunner().invoke(app, ["demo", "--json"])
-    assert result.exit_code == 2
-    assert json.loads(result.stdout)["error"]["kind"] == "ConfigError"

@@ -4,6 +4,7 @@ A consumer polls: nothing pushes messages at it. Batches of one shard come in or
 """
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ Place = tuple[str, int]  # (stream, shard)
 class Consumer:
     """Iterate over it for batches; `async for` works too. Not for several threads at once.
 
-    follow: wait for more at the end. Without it, iteration ends when all that was there has been handed out.
+    follow: wait for more at the end. Without it, an iteration ends when all that was there when it began is handed out.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Consumer:
         self._checkpoints, self._checkpoint = checkpoints, checkpoint
         self._turns = deque(self._tails)
         self._paused: set[Place] = set()
+        self._ends: dict[Place, int] = {}
         self._stop = threading.Event()
         self._reading = threading.Lock()  # so that close() takes no file away from under a read
         self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
@@ -69,6 +71,7 @@ class Consumer:
             self._clock.wait(self._stop, min(pause_s, left_s))
 
     def __iter__(self) -> Iterator[Batch]:
+        self._begin()
         while not self._stop.is_set():
             if pause_s := self._throttle_s():
                 self._clock.wait(self._stop, pause_s)
@@ -81,6 +84,7 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
+        await asyncio.to_thread(self._begin)
         while not self._stop.is_set():
             if pause_s := self._throttle_s():
                 await asyncio.sleep(pause_s)
@@ -91,6 +95,12 @@ class Consumer:
             else:
                 return
 
+    def _begin(self) -> None:
+        """An iteration that does not follow ends where the shards end now: a producer that goes on must not keep it."""
+        if not self._follow:
+            with self._reading:
+                self._ends = {place: tail.end() for place, tail in self._tails.items()}
+
     def _throttle_s(self) -> float:
         """How long the rate limit asks to wait before more is read."""
         return self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
@@ -100,9 +110,10 @@ class Consumer:
             for _ in range(len(self._turns)):
                 place = self._turns[0]
                 self._turns.rotate(-1)
-                if place in self._paused or self._stop.is_set():
+                tail = self._tails[place]
+                if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
                     continue
-                batch = self._tails[place].poll(self._config.batch_bytes)
+                batch = tail.poll(self._config.batch_bytes)
                 if batch is not None:
                     if self._limit:
                         self._limit.took(batch.end - batch.start, self._clock.monotonic_s())

@@ -43,6 +43,7 @@ class Producer:
         message_bytes_max: int,
     ) -> None:
         self.stream = stream
+        self.flushed_count = 0  # messages of this producer that are durable
         self._logs, self._config, self._clock = logs, config, clock
         self._now: Callable[[], int] | None = None if isinstance(clock, SystemClock) else clock.time_us
         self._packer = Packer(
@@ -234,6 +235,9 @@ class Producer:
             problems = [self._append(shard) for shard in shards]
         else:
             problems = list(self._pool.map(self._append, shards))
+        self.flushed_count += sum(
+            self._unflushed[shard].count for shard, problem in zip(shards, problems, strict=True) if not problem
+        )
         failed = {shard: problem for shard, problem in zip(shards, problems, strict=True) if problem}
         self._unflushed = {shard: packed for shard, packed in self._unflushed.items() if shard in failed}
         self._unflushed_bytes = sum(map(_size, self._unflushed.values()))

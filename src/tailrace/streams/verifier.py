@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import Corrupt
+from ..errors import Corrupt, FileMissing
 from ..files import Files
 from ..model import MessageFile
 from ..native import ENTRY_BYTES, Records, count_to_position, entry_at
@@ -50,8 +50,12 @@ def verify_shard(
     yield from _halves(folder, names, segments)
     for place, segment in enumerate(segments):
         later = segments[place + 1] if place + 1 < len(segments) else None
+        try:
+            view = SegmentView(files, folder, segment)
+        except FileMissing:
+            continue  # retention took it meanwhile
         checked.files += 1
-        with SegmentView(files, folder, segment) as view:
+        with view:
             yield from _verify_segment(view, later, checked, on_progress)
 
 

@@ -3,6 +3,7 @@
 Loading it must stay quick, so pyarrow and rich are imported inside the functions that use them.
 """
 
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -30,9 +31,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from tailrace import __version__
-
-        print(f"tailrace {__version__}")
+        print(f"tailrace {metadata.version('tailrace')}")
         raise typer.Exit
 
 

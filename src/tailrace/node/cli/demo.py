@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from .bench import load
 from .options import Debug, Json, examples
 from .report import reported
 
@@ -22,5 +21,7 @@ def demo(
     It produces, consumes, breaks things, and checks that nothing was lost; if something was, it ends with exit code 1.
     """
     with reported(as_json=json, debug=debug):
-        code = load("tailrace.node.demo", "run")(seconds=seconds, view=view and not json, json=json)
+        from ..demo import run
+
+        code = run(seconds=seconds, view=view and not json, json=json)
     raise typer.Exit(code)

@@ -98,7 +98,6 @@ def produce(
         sender = Sender(producer, shard, skip_bad)
         interrupt = stack.enter_context(Interrupt())
         meter = Meter(f"to {stream}", total_bytes)
-        flushed = False
         try:
             with meter:
                 try:
@@ -111,13 +110,9 @@ def produce(
                 except KeyboardInterrupt:
                     interrupted = True
                 finally:
-                    try:
-                        producer.flush()
-                        flushed = True
-                    finally:
-                        producer.close()
+                    producer.close()
         except TailraceError as problem:
-            _tell_how_far(problem, sender, flushed)
+            _tell_how_far(problem, sender, producer.flushed_count)
             raise
         _summary(stream, sender, meter.seconds, interrupted, json)
     if interrupted:
@@ -135,13 +130,10 @@ def _fields(formats: list[InputFormat], key: str | None, value: str | None, sepa
     return Fields(key, value, separator)
 
 
-def _tell_how_far(problem: TailraceError, sender: Sender, flushed: bool) -> None:
-    if sender.messages and flushed:
-        problem.took_effect = True
-        problem.add_note(f"{sender.messages:,} messages before it were sent and are durable.")
-    elif sender.messages:
-        problem.took_effect = None
-        problem.add_note(f"{sender.messages:,} messages were taken before it; not all of them may be durable.")
+def _tell_how_far(problem: TailraceError, sender: Sender, durable: int) -> None:
+    if sender.messages:
+        problem.took_effect = True if durable == sender.messages else None
+        problem.add_note(f"{sender.messages:,} messages were taken before it, of which {durable:,} are durable.")
 
 
 def _summary(stream: str, sender: Sender, seconds: float, interrupted: bool, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...errors import Corrupt, FileMissing, TailraceError
+from ...errors import Corrupt, TailraceError
 from ...streams import Checked, Finding, verify_shard
 from ..world import World
 from .meter import Meter
@@ -17,8 +17,6 @@ from .report import DAMAGED, open_existing, reported, show, show_json
 from .units import show_duration, show_size
 
 EPILOG = examples("tailrace verify", "tailrace verify prices clicks", "tailrace verify --json || echo damaged")
-
-_TRIES = 5
 
 
 def verify(
@@ -72,27 +70,7 @@ def _findings(world: World, names: list[str], checked: Checked, meter: Meter) ->
             yield Finding("damage", str(wrong), f"streams/{name}/stream.json", 0, None)
             shards = [int(folder) for folder in world.files.list(f"streams/{name}") if folder.isdecimal()]
         for shard in shards:
-            yield from _shard_findings(world, name, shard, checked, meter)
-
-
-def _shard_findings(world: World, name: str, shard: int, checked: Checked, meter: Meter) -> Iterator[Finding]:
-    """Retention may delete a file under the walk: then the walk begins anew, and tells nothing twice."""
-    told: set[Finding] = set()
-    for tries_left in reversed(range(_TRIES)):
-        here = Checked()
-        try:
-            for finding in verify_shard(world.files, name, shard, here, meter.add):
-                if finding not in told:
-                    told.add(finding)
-                    yield finding
-        except FileMissing:
-            if not tries_left:
-                raise
-            continue
-        checked.messages += here.messages
-        checked.data_bytes += here.data_bytes
-        checked.files += here.files
-        return
+            yield from verify_shard(world.files, name, shard, checked, meter.add)
 
 
 def _count(number: int, what: str) -> str:
