@@ -193,7 +193,7 @@ def test_a_bad_row_is_told_with_file_and_line(shell: Shell, name: str, content: 
     assert told in refused.stderr
     error = json.loads(refused.stdout)["error"]
     assert error["kind"] == "BadInput"
-    assert error["notes"] == ["1 messages before it were sent and are durable."]
+    assert error["notes"] == ["1 messages were taken before it, of which 1 are durable."]
     assert len(shell.values("rows")) == 1
     assert b"; 1 bad rows skipped" in shell.call("produce", "rows", shell.folder / name, "--skip-bad").stderr_bytes
 

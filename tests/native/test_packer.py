@@ -337,6 +337,33 @@ def test_rows_that_are_not_there_are_refused(first, count):
     assert packer.pending_bytes == 0
 
 
+@pytest.mark.parametrize("ends", [(-1, 2, 4), (0, 3, 2), (0, 2, 5), (-(2**63), 0, 4), (0, 2**63 - 1, 4), (5, 5, 5)])
+def test_rows_outside_the_content_are_refused(ends):
+    packer = Packer([0], [0], 100)
+    good, wrong = struct.pack("<3q", 0, 2, 4), struct.pack("<3q", *ends)
+    for offsets in ((wrong, good), (good, wrong)):
+        with pytest.raises(ValueError, match="column lies outside its data"):
+            packer.add_columns(tight(b"abcd"), offsets[0], None, tight(b"abcd"), offsets[1], None, 0, 2)
+    assert packer.pending_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "fits"), [(0, 8, True), (0, 9, False), (8, 1, False), (8, 0, True), (7, 1, True)]
+)
+def test_a_bitmap_that_is_too_short_is_refused(first, count, fits):
+    packer = Packer([0], [0], 100)
+    content, offsets, _ = columns_of([b"v"] * 9)
+    eight = tight(b"\xff")
+    for bits in ((eight, None), (None, eight)):
+        columns = (content, offsets, bits[0], content, offsets, bits[1], first, count)
+        if fits:
+            packer.add_columns(*columns)
+        else:
+            with pytest.raises(ValueError, match="bitmap is too short"):
+                packer.add_columns(*columns)
+    assert packer.pending_bytes == (2 * count * 26 if fits else 0)
+
+
 def test_offsets_that_are_not_aligned_are_refused():
     packer = Packer([0], [0], 100)
     content, offsets, _ = columns_of([b"a"])

@@ -23,7 +23,8 @@ class RateLimit:
 
     def wait_s(self, now_s: float) -> float:
         self._refill(now_s)
-        return max(0.0, -self._allowance / self._bytes_per_s)
+        debt_bytes = -self._allowance
+        return debt_bytes / self._bytes_per_s if debt_bytes >= 1.0 else 0.0  # less than a byte is rounding, not debt
 
     def took(self, count_bytes: int, now_s: float) -> None:
         self._refill(now_s)
