@@ -149,7 +149,7 @@ def test_keys_decide_the_shard_and_a_line_without_one_is_told_with_its_number(sh
 
     refused = shell.run("produce", "bad", "bad.tsv", *options, code=2)
     assert b"bad.tsv line 3: there is no key separator" in refused.stderr
-    assert b"2 messages before it were sent and are durable." in refused.stderr
+    assert b"2 messages were taken before it, of which 2 are durable." in refused.stderr
     assert sorted(shell.messages("bad")) == [(b"a", b"1"), (b"b", b"2")]
     skipped = shell.json("produce", "skipped", "bad.tsv", *options, "--skip-bad")
     assert (skipped["messages"], skipped["skipped"]) == (3, 1)

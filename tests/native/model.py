@@ -96,7 +96,7 @@ def describe(
 ) -> bytes:
     """The entry of a message that lies at `start`."""
     described = _DESCRIBED.pack(start + len(message), time_us, key_length | flags)
-    return described + struct.pack("<I", crc32c(message + described))
+    return described + struct.pack("<I", crc32c(message + struct.pack("<Q", start) + described))
 
 
 def split_message(message: bytes, shape: int) -> tuple[bytes | None, bytes | None] | None:
@@ -125,7 +125,8 @@ def verify(entries: bytes, start: int, data: bytes, crc32c: Callable[[bytes], in
         if not before < end <= min(I64_MAX, start + len(data)) or time_us < time_before_us:
             break
         message = bytes(data[before - start : end - start])
-        if split_message(message, shape) is None or crc32c(message + _DESCRIBED.pack(end, time_us, shape)) != sum:
+        covered = message + struct.pack("<Q", before) + _DESCRIBED.pack(end, time_us, shape)
+        if split_message(message, shape) is None or crc32c(covered) != sum:
             break
         good, before, time_before_us = good + 1, end, time_us
     return good

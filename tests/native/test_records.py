@@ -381,7 +381,8 @@ def test_two_gigabytes_are_the_end_of_one_batch_of_columns():
     with mmap.mmap(-1, 2**31, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as zeros, memoryview(zeros) as data:
         for length in (2**31 - 1, 2**31):
             described = struct.pack("<QqI", length, 0, 0)
-            entry = described + struct.pack("<I", crc32c(described, crc32c(data[:length])))
+            covered = struct.pack("<Q", 0) + described  # the message begins at 0
+            entry = described + struct.pack("<I", crc32c(covered, crc32c(data[:length])))
             records = Records(STREAM, 3, 0, entry, data)
             assert (records.count, records.end) == (1, length)
             if length < 2**31:

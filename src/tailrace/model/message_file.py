@@ -12,7 +12,7 @@ from typing import Literal, get_args
 Track = Literal["data", "index"]
 TRACKS: tuple[Track, ...] = get_args(Track)
 
-_NAME = re.compile(r"(\d{20})-(\d{20})\.(data|index)")
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.(data|index)")
 
 
 @dataclass(frozen=True, slots=True, order=True)

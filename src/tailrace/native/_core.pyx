@@ -387,6 +387,8 @@ cdef class Packer:
         for position, time_us in zip(positions, times_us, strict=True):
             lane = None
             if position is not None:
+                if not 0 <= position <= 1 << 62:  # far below the end of the numbers, which no shard will reach
+                    raise ValueError(f"a shard cannot begin at position {position}")
                 lane = _Lane.__new__(_Lane)
                 lane.start, lane.time_us = position, time_us
                 lane.data, lane.entries = Block(0), Block(0)
@@ -417,10 +419,10 @@ cdef class Packer:
             return lane
         if shard is None:
             number = tr_shard_of(tr_hash64(key, key_count), self._shards)
-        elif 0 <= shard < self._shards:
+        elif isinstance(shard, int) and 0 <= shard < self._shards:
             number = shard
         else:
-            raise ValueError(f"shard {shard} of a stream with shards 0 to {self._shards - 1}. It was not sent")
+            raise ValueError(f"shard {shard!r} of a stream with shards 0 to {self._shards - 1}. It was not sent")
         if self._lanes[number] is None:
             raise ValueError(f"shard {number} is not among those that this producer writes. It was not sent")
         return <_Lane> self._lanes[number]

@@ -6,8 +6,9 @@
 
 #define KNOWN_SHAPE (TR_KEY_MAX | TR_HAS_KEY | TR_NO_VALUE | TR_FILLER)
 
-static uint32_t sum_of(const tr_entry *entry, const uint8_t *message, uint64_t length) {
-    return tr_crc32c(tr_crc32c(0, message, length), entry, offsetof(tr_entry, sum));
+static uint32_t sum_of(const tr_entry *entry, const uint8_t *message, uint64_t start) {
+    uint32_t sum = tr_crc32c(0, message, entry->end - start);
+    return tr_crc32c(tr_crc32c(sum, &start, sizeof start), entry, offsetof(tr_entry, sum));
 }
 
 static inline uint64_t filler_bytes(uint32_t shape) { return (shape & TR_FILLER) ? 1 : 0; }
@@ -15,7 +16,7 @@ static inline uint64_t filler_bytes(uint32_t shape) { return (shape & TR_FILLER)
 tr_entry tr_describe(const uint8_t *message, uint64_t start, uint64_t length, uint32_t key_length, uint32_t flags,
                      int64_t time_us) {
     tr_entry entry = {.end = start + length, .time_us = time_us, .shape = key_length | flags};
-    entry.sum = sum_of(&entry, message, length);
+    entry.sum = sum_of(&entry, message, start);
     return entry;
 }
 
@@ -37,7 +38,7 @@ size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const ui
         if (entry->end <= from || entry->end > INT64_MAX || entry->end - start > data_bytes) return i;
         uint64_t length = entry->end - from;
         if (entry->time_us < time_us || !shape_fits(entry->shape, length)) return i;
-        if (entry->sum != sum_of(entry, data + (from - start), length)) return i;
+        if (entry->sum != sum_of(entry, data + (from - start), from)) return i;
         from = entry->end;
         time_us = entry->time_us;
     }

@@ -10,7 +10,7 @@
  *   end      position behind the message: the entry before it (or the file's base) says where it begins
  *   time_us  producer's clock; never less than the entry's before it
  *   shape    bits 0-27 key length, 28 has a key, 29 has no value (a tombstone), 30 one filler byte ends the message
- *   sum      CRC-32C of the message's bytes followed by bytes 0-19 of the entry
+ *   sum      CRC-32C of the message's bytes, the position where it begins (u64) and bytes 0-19 of the entry
  *
  * Every message takes at least one byte, so positions are unique: an empty one is given a filler byte.
  * Nothing here trusts an entry: every bound is checked before a byte of data is touched.

@@ -1,7 +1,8 @@
 """A world in one folder: files, coordination and streams put together, for this process. No server to start."""
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self
 from ..config import Retention, StreamConfig, WorldConfig, parse_world
 from ..coordination import Coordination, SqliteCoordination
 from ..env import Clock, SystemClock
-from ..errors import ConfigError
+from ..errors import Closed, ConfigError
 from ..files import Files, PosixFiles
 from ..model import check_name
 from ..streams import (
@@ -34,7 +35,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     files = PosixFiles(root)
     return World(
         files=files,
-        coordination=SqliteCoordination(os.path.join(root, "coordination.db")),
+        coordination=lambda: SqliteCoordination(os.path.join(root, "coordination.db")),
         clock=SystemClock(),
         config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
     )
@@ -51,12 +52,20 @@ def _read_config(path: str) -> WorldConfig:
 
 
 class World:
-    """Streams, producers, consumers. Close what you open; `with` does it."""
+    """Streams, producers, consumers. Close what you open; `with` does it.
 
-    def __init__(self, *, files: Files, coordination: Coordination, clock: Clock, config: WorldConfig) -> None:
+    Coordination is opened when it is first needed, for checkpoints: who only reads needs no right to write.
+    """
+
+    def __init__(
+        self, *, files: Files, coordination: Callable[[], Coordination], clock: Clock, config: WorldConfig
+    ) -> None:
         self.config = config
-        self._files, self._coordination, self._clock = files, coordination, clock
-        self._catalog, self._checkpoints = Catalog(files), Checkpoints(coordination)
+        self._files, self._open_coordination, self._clock = files, coordination, clock
+        self._coordination: Coordination | None = None
+        self._opening = threading.Lock()
+        self._closed = False
+        self._catalog = Catalog(files)
 
     # ---- streams
 
@@ -155,10 +164,14 @@ class World:
             for tail in tails:
                 tail.close()
             raise
-        return Consumer(tails, config, self._clock, follow=follow, checkpoints=self._checkpoints, checkpoint=checkpoint)
+        checkpoints = None if checkpoint is None else self._checkpoints
+        return Consumer(tails, config, self._clock, follow=follow, checkpoints=checkpoints, checkpoint=checkpoint)
 
     def close(self) -> None:
-        self._coordination.close()
+        with self._opening:
+            self._closed = True
+            if self._coordination is not None:
+                self._coordination.close()
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +186,15 @@ class World:
     @property
     def files(self) -> Files:
         return self._files
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        with self._opening:
+            if self._closed:
+                raise Closed("this world was closed; open it again")
+            if self._coordination is None:
+                self._coordination = self._open_coordination()
+            return Checkpoints(self._coordination)
 
     def _tails(
         self,
