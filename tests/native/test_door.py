@@ -19,6 +19,7 @@ def test_the_door_is_this_small():
         "Message",
         "Packed",
         "Packer",
+        "Ready",
         "Records",
         "count_to_position",
         "count_to_time",

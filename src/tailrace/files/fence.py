@@ -59,7 +59,8 @@ class FenceRecord:
         magic, nonce, flushed, state, boot, host, owner = _LAYOUT.unpack_from(raw)
         if magic != _MAGIC or state not in list(State):
             return None
-        return cls(nonce, flushed, State(state), Identity(host=host, boot=boot), owner.rstrip(b"\0").decode(errors="replace"))
+        owner_text = owner.rstrip(b"\0").decode(errors="replace")
+        return cls(nonce, flushed, State(state), Identity(host=host, boot=boot), owner_text)
 
 
 def judge(record: FenceRecord | None, size_bytes: int, here: Identity) -> FileLength:

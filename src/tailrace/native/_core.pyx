@@ -606,3 +606,16 @@ cdef _Bytes as_bytes(source, str what):
         return _Bytes(source)
     except TypeError:
         raise TypeError(f"the {what} is {type(source).__name__}; send bytes or another buffer. It was not sent") from None
+
+
+# ---- awaiting ---------------------------------------------------------------------------------------------------------
+
+cdef tuple _NOTHING = ()
+
+
+@cython.final
+cdef class Ready:
+    """An awaitable that is ready. Awaiting it costs a fraction of a coroutine, so async twins need be no slower."""
+
+    def __await__(self):
+        return iter(_NOTHING)

@@ -71,7 +71,7 @@ class Catalog:
             if table.pop("version") != _SETTINGS_VERSION:
                 raise ValueError("another version")
             return decode(StreamConfig, table)
-        except (ValueError, KeyError, AttributeError, ConfigError) as wrong:
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as wrong:
             raise Corrupt(
                 f"{path} is not a stream's settings: {wrong}. Restore it; the messages are not affected"
             ) from None

@@ -8,7 +8,7 @@ flush runs at a time, so messages leave in the order they were sent.
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..config import ProducerConfig
 from ..env import Clock, SystemClock
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
-from ..native import Packed, Packer
+from ..native import Packed, Packer, Ready
 from .columns import Columns
 from .shard_log import ShardLog
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow
     from typing_extensions import Buffer
 
+_READY = Ready()
 _FLUSH_THREADS = 8  # shards flushed side by side: their disk waits overlap
 
 
@@ -109,14 +110,15 @@ class Producer:
             raise self._refusal()
         self._flush()
 
-    async def send_async(
+    def send_async(
         self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None
-    ) -> None:
-        """`send` for coroutines: waits, when the buffer is full, without stopping the others."""
+    ) -> Awaitable[None]:
+        """`send` for coroutines: await it. When the buffer is full it waits, without stopping the others."""
         if self._blocked or self._thread is None:
-            await asyncio.to_thread(self.send, value, key, shard=shard)
-        elif self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
+            return asyncio.to_thread(self.send, value, key, shard=shard)
+        if self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
             self._press()
+        return _READY
 
     async def send_many_async(self, values: Any, keys: Any = None, *, shard: int | None = None) -> int:
         """`send_many` for coroutines."""
