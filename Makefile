@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sanitize bench clean
+.PHONY: help demo test check sanitize versions bench clean
 
 help:           ## show this
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -23,6 +23,9 @@ check: $(READY) ## formatting, lint, types
 
 sanitize: $(READY) ## the native tests and the fuzzer on a build under ASan and UBSan
 	PYTHON=$(abspath $(BIN)/python) bash tests/native/run_sanitized.sh
+
+versions:       ## install from source with every supported Python on this machine, and use it
+	bash tests/versions.sh
 
 bench: $(READY) ## reproduce the figures of the README: JSON and a table in bench/results/
 	$(BIN)/python bench/run.py

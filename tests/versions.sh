@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Install Tailrace from source, as a user would, with every supported Python that this machine has, and use it.
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+found=0
+for version in 3.11 3.12 3.13; do
+    # A shim of a version manager may stand in the path without an interpreter behind it, so ask for a word.
+    if ! "python$version" -c 'import venv' 2>"$work/why"; then
+        echo "python$version: not on this machine"
+        continue
+    fi
+    "python$version" -m venv "$work/$version"
+    "$work/$version/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt .
+    (
+        cd "$work"
+        printf 'sku-1\t9.99\n' | "$version/bin/tailrace" produce prices --key-separator '\t' --world "world-$version"
+        "$version/bin/tailrace" consume prices --format raw --world "world-$version" | grep -qx 9.99
+        "$version/bin/tailrace" verify --world "world-$version"
+    )
+    echo "python$version: installed, produced, consumed, verified"
+    found=$((found + 1))
+done
+[ "$found" -gt 0 ] || { echo "none of python3.11, python3.12 and python3.13 is here"; exit 1; }
