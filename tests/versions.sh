@@ -5,14 +5,24 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# On the path, or where pyenv keeps them: its shims stand in the path without an interpreter behind them.
+interpreter() {
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python; do
+        if "$candidate" -c 'import venv' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+}
+
 found=0
 for version in 3.11 3.12 3.13; do
-    # A shim of a version manager may stand in the path without an interpreter behind it, so ask for a word.
-    if ! "python$version" -c 'import venv' 2>"$work/why"; then
+    python=$(interpreter "$version")
+    if [ -z "$python" ]; then
         echo "python$version: not on this machine"
         continue
     fi
-    "python$version" -m venv "$work/$version"
+    "$python" -m venv "$work/$version"
     "$work/$version/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt .
     (
         cd "$work"
