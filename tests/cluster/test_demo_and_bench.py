@@ -17,7 +17,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def test_the_demo_kills_two_processes_and_finds_every_message() -> None:
     code, out, err = run("demo", "--seconds", "8", "--json")
-    assert code == 0, err
+    assert code == 0, out + err
     outcome: dict[str, Any] = json.loads(out)
     assert outcome["problems"] == []
     assert outcome["flushed"] > 1000
@@ -29,8 +29,8 @@ def test_the_demo_kills_two_processes_and_finds_every_message() -> None:
 
 
 def test_the_demo_without_a_terminal_ends_with_a_verdict() -> None:
-    code, out, _ = run("demo", "--seconds", "4")
-    assert code == 0
+    code, out, err = run("demo", "--seconds", "4")
+    assert code == 0, out + err
     assert out.rstrip().endswith("VERDICT: every flushed message reached every consumer, in order, none missing.")
 
 

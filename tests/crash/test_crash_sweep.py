@@ -166,3 +166,38 @@ def test_the_disk_is_full_for_a_while() -> None:
     producer.flush()
     producer.close()
     assert values(world.read()) == sent
+
+
+@pytest.mark.parametrize("effect", ["none", "half", "whole"])
+def test_a_consumer_that_waits_never_sees_what_the_next_producer_cut_off(
+    effect: Literal["none", "half", "whole"],
+) -> None:
+    """It has listed the files before the producer dies, and looks again only after the next one has settled them: the
+    old file's length then counts bytes that were never flushed."""
+    for at in range(1, 100_000):
+        disk, clock, history = SimulatedDisk(), ManualClock(), History()
+        process = disk.process()
+        world = SimulatedWorld(process, clock, small_config(file_bytes=10_000), seed=1)
+        waiting = SimulatedWorld(disk.process(), clock, small_config(), seed=4)
+        producer = world.producer()
+        producer.send(b"first")
+        producer.flush()
+        tail = waiting.tail()
+        seen = [message.value for batch in iter(lambda: tail.poll(1000), None) for message in batch]  # noqa: B023
+        assert seen == [b"first"]
+        faulty = FaultyDisk(process, Fault(at=at, kind="crash", effect=effect))
+        for log in producer._logs.values():
+            assert log._open is not None
+            for appender in (log._open._data, log._open._index):
+                appender._disk = appender._fence._disk = faulty  # type: ignore[attr-defined]
+        producer.send(b"perhaps")
+        with suppress(SimulatedCrash):
+            producer.flush()
+        process.kill()
+        produce(SimulatedWorld(disk.process(), clock, small_config(), seed=2), history, rounds=1)
+        while batch := tail.poll(1000):
+            seen += [message.value for message in batch]
+        assert seen in ([b"first", *history.sent], [b"first", b"perhaps", *history.sent]), at
+        assert seen == values(waiting.read())
+        if not faulty.fired:
+            return

@@ -88,10 +88,16 @@ class Catalog:
         self._files.delete_folder(f"streams/{name}")
 
     def shard(self, name: str, shard: int) -> ShardStatus:
+        while True:
+            try:
+                return self._shard(name, shard)
+            except FileMissing:
+                continue  # retention was faster
+
+    def _shard(self, name: str, shard: int) -> ShardStatus:
         folder = shard_folder(name, shard)
-        names = self._files.list(folder)
-        segments = segments_of(names)
-        end = find_end(self._files, name, shard, names)
+        end = find_end(self._files, name, shard)
+        segments = segments_of(self._files.list(folder))
         if not segments or end.segment is None:
             return ShardStatus(shard, end.position, end.position, 0, 0, 0, None)
         with SegmentView(self._files, folder, segments[0]) as oldest:

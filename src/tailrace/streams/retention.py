@@ -13,7 +13,7 @@ from ..config import Retention
 from ..errors import Corrupt, FileMissing
 from ..files import Files
 from ..model import MessageFile
-from .segments import HEADER_BYTES, Segment, segments_of
+from .segments import Segment, segments_of
 from .shard_files import SegmentView, shard_folder
 
 
@@ -81,10 +81,7 @@ def collect(
 def _is_whole(files: Files, folder: str, segment: Segment) -> bool:
     try:
         with SegmentView(files, folder, segment) as view:
-            if view.length().readable_bytes < HEADER_BYTES:
-                return False
-            view.header()
-            return True
+            return view.has_header(view.length(), None)
     except (Corrupt, FileMissing):
         return False
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ..errors import Corrupt
+from ..errors import Corrupt, FileMissing
 from ..files import FileLength, Files, View
 from ..native import ENTRY_BYTES, Block, Records, entry_at
 from .segments import HEADER_BYTES, IndexHeader, Segment, entries_in, entry_offset, segments_of
@@ -60,6 +60,18 @@ class SegmentView:
             raise Corrupt(f"{self.index_path} {wrong}. Run `tailrace verify` to see how much is affected") from None
         return header
 
+    def has_header(self, length: FileLength, later: Segment | None) -> bool:
+        """False for a segment that is not begun yet, or was torn while it was. Corrupt if its flushed header is bad."""
+        if length.readable_bytes < HEADER_BYTES and later is None:
+            return False
+        try:
+            self.header()
+        except Corrupt:
+            if length.flushed_bytes >= HEADER_BYTES or later is not None:
+                raise
+            return False
+        return True
+
     def entries(self, first: int, count: int) -> memoryview:
         """Entries first … first+count, fewer if the file does not have them yet."""
         block = memoryview(Block(count * ENTRY_BYTES))
@@ -95,10 +107,21 @@ class ShardEnd:
     index_base: int  # where the next index file begins
 
 
-def find_end(files: Files, stream: str, shard: int, names: list[str]) -> ShardEnd:
+def find_end(files: Files, stream: str, shard: int) -> ShardEnd:
     """Where a shard ends, judged as every consumer judges it. Corrupt if flushed bytes near the end are bad."""
-    segments = segments_of(names)
     folder = shard_folder(stream, shard)
+    while True:
+        segments = segments_of(files.list(folder))
+        try:
+            end = _find_end(files, folder, segments)
+        except FileMissing:
+            continue  # retention was faster
+        # A file that nobody appends to may have been cut by a segment that came after the list was made.
+        if segments_of(files.list(folder))[-1:] == segments[-1:]:
+            return end
+
+
+def _find_end(files: Files, folder: str, segments: list[Segment]) -> ShardEnd:
     for place in range(len(segments) - 1, -1, -1):
         segment = segments[place]
         later = segments[place + 1] if place + 1 < len(segments) else None
@@ -106,14 +129,9 @@ def find_end(files: Files, stream: str, shard: int, names: list[str]) -> ShardEn
             continue  # never finished: the later one took its place
         with SegmentView(files, folder, segment) as view:
             length = view.length()
-            if length.readable_bytes < HEADER_BYTES:
+            if not view.has_header(length, later):
                 continue  # never finished, and nobody took its place yet
-            try:
-                header = view.header()
-            except Corrupt:
-                if length.flushed_bytes >= HEADER_BYTES or later is not None:
-                    raise
-                continue  # torn by a power loss while it was made
+            header = view.header()
             entries = segment.entries_before(later) if later is not None else whole_entries(view, length)
             position, time_us = view.entry(entries - 1) if entries else (segment.data_base, segment.created_us)
             number = header.base_number + entries

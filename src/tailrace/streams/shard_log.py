@@ -77,8 +77,8 @@ class ShardLog:
             self._claim.close()
 
     def _find_end(self) -> None:
+        end = find_end(self._files, self.stream, self.shard)
         names = self._files.list(self._folder)
-        end = find_end(self._files, self.stream, self.shard, names)
         self.position, self._number, self.time_us = end.position, end.number, end.time_us
         self._index_base = end.index_base
         # A crash may have left a fence whose file was never made; its name is taken all the same.

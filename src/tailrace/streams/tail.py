@@ -16,7 +16,7 @@ from ..errors import Corrupt, FileMissing, PositionRetired
 from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
 from .batch import Batch
-from .segments import HEADER_BYTES, Segment, entries_in, entry_offset, segments_of
+from .segments import Segment, entries_in, entry_offset, segments_of
 from .shard_files import SegmentView, find_end, shard_folder, whole_entries
 
 Start = Literal["earliest", "latest"] | datetime | int
@@ -71,7 +71,7 @@ class ShardTail:
 
     def end(self) -> int:
         """Where the readable messages end now."""
-        return find_end(self._files, self.stream, self.shard, self._files.list(self._folder)).position
+        return find_end(self._files, self.stream, self.shard).position
 
     def _go_to(self, position: int) -> None:
         self._leave()
@@ -92,7 +92,7 @@ class ShardTail:
             return
         view = self._view
         assert view is not None
-        readable = self._readable(view, view.length())
+        readable = self._readable(view)
         self._entry = _first(readable, lambda number: view.entry(number)[0] > position)
         self._position = view.start_of(self._entry)
         self._not_before = position
@@ -102,7 +102,7 @@ class ShardTail:
         place = bisect_left(self._segments, time_us, key=lambda segment: segment.created_us) - 1
         for segment in self._segments[max(place, 0) :]:
             with SegmentView(self._files, self._folder, segment) as view:
-                readable = self._readable(view, view.length())
+                readable = self._readable(view)
                 number = _first(readable, lambda number, view=view: view.entry(number)[1] >= time_us)  # type: ignore[misc]
                 if number < readable:
                     return view.start_of(number)
@@ -127,15 +127,21 @@ class ShardTail:
 
     def _fill(self, view: SegmentView) -> bool:
         """Read the next entries of the open segment into the window."""
-        readable = self._readable(view, view.length())
+        readable = self._readable(view)
         if self._entry < readable:
             self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES))
             if not self._window and self._later(view.segment) is not None:
                 raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
         return len(self._window) > 0
 
-    def _readable(self, view: SegmentView, length: FileLength) -> int:
-        if (later := self._later(view.segment)) is not None:
+    def _readable(self, view: SegmentView) -> int:
+        """How many entries of a segment are good."""
+        later, length = self._later(view.segment), view.length()
+        if later is None and not length.appending:
+            # Nobody appends to it, so a segment may have come that cuts it, and then its own length says nothing.
+            self._list()
+            later = self._later(view.segment)
+        if later is not None:
             return view.segment.entries_before(later)
         if length.readable_bytes == length.flushed_bytes:
             return entries_in(length.readable_bytes)
@@ -177,7 +183,10 @@ class ShardTail:
 
     def _corrupt(self, view: SegmentView, what: str) -> Corrupt:
         start, end = self._position, entry_at(self._window, 0)[0] if self._window else 0
-        limit = later.data_base if (later := self._later(view.segment)) else self.end()
+        try:
+            limit = later.data_base if (later := self._later(view.segment)) else self.end()
+        except Corrupt:
+            limit = start  # then there is no place to go on from
         resume = end if start < end <= limit else limit
         return Corrupt(
             f"{self.stream}/{self.shard}: {what}, at position {start}: {view.data_path} byte "
@@ -227,19 +236,9 @@ class ShardTail:
             self._list()  # retention was faster; the next look tells what is left
             return False
         try:
-            length, later = view.length(), self._later(segment)
-            if later is not None and later.index_base == segment.index_base:
-                whole = True  # it was never finished, and has no messages
-            elif length.readable_bytes < HEADER_BYTES:
-                whole = False
-            else:
-                try:
-                    view.header()
-                    whole = True
-                except Corrupt:
-                    if length.flushed_bytes >= HEADER_BYTES or later is not None:
-                        raise
-                    whole = False
+            later = self._later(segment)
+            unfinished = later is not None and later.index_base == segment.index_base  # then it has no messages
+            whole = unfinished or view.has_header(view.length(), later)
         except BaseException:
             view.close()
             raise

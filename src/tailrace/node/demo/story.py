@@ -50,6 +50,7 @@ class Actor:
     totals: list[tuple[float, int]] = field(default_factory=list)  # (time, messages), for the rate
     before: int = 0  # messages of incarnations that were killed
     first_word_s: float | None = None
+    ended: bool = False  # it will say no more
 
 
 class Story:
@@ -124,7 +125,8 @@ class Story:
         killed_s = time.monotonic()
         victim.row.state = "killed -9"
         self._note(f"kill -9 of {name} (pid {victim.process.pid}): {remark}")
-        self._listen(0.0)  # what it said before it died counts
+        while not victim.ended:  # what it said before it died counts, and comes before what its successor says
+            self._listen(0.05)
         successor = self._start(name, victim.command)
         while successor.first_word_s is None:
             self._check_alive()
@@ -137,7 +139,7 @@ class Story:
         """Ask them to end, and hear them out."""
         for name in names:
             self._actors[name].process.send_signal(signal.SIGTERM)
-        while any(self._actors[name].row.state != "done" for name in names):
+        while not all(self._actors[name].ended for name in names):
             self._listen(0.05)
 
     def _end_all(self) -> None:
@@ -148,7 +150,7 @@ class Story:
 
     def _check_alive(self) -> None:
         for actor in self._actors.values():
-            if actor.row.state == "done" and actor.process.returncode:
+            if actor.ended and actor.process.returncode:
                 raise RuntimeError(f"{actor.row.name} ended by itself with code {actor.process.returncode}")
 
     # ---- time and events
@@ -172,6 +174,7 @@ class Story:
             if heard == b"":  # it ended
                 self._selector.unregister(actor.process.stdout)
                 actor.process.wait()
+                actor.ended = True
                 if actor.row.state != "killed -9":
                     actor.row.state = "done"
                 continue
