@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -734,13 +736,30 @@ def test_a_damaged_file_is_reported(path: Path) -> None:
     assert caught.value.took_effect is False
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_read_only_file_is_reported(path: Path) -> None:
-    SqliteCoordination(path).close()
-    path.chmod(0o440)
-    with pytest.raises(CoordinationError, match="writable") as caught:
-        SqliteCoordination(path)
-    assert caught.value.took_effect is False
+READ_ONLY = """
+import os, sys
+from tailrace.coordination import SqliteCoordination
+from tailrace.errors import CoordinationError
+if os.geteuid() == 0:  # nothing is read-only for root
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    SqliteCoordination(sys.argv[1])
+except CoordinationError as refused:
+    print(refused.took_effect, refused)
+"""
+
+
+def test_a_read_only_file_is_reported() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # one that other users can reach, unlike pytest's own
+        path = Path(folder) / "coordination.db"
+        SqliteCoordination(path).close()
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        done = subprocess.run([sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True, check=True)
+        Path(folder).chmod(0o755)
+    assert done.stdout.startswith("False "), done
+    assert "writable" in done.stdout
 
 
 def test_a_writer_that_holds_on_is_waited_for_and_then_named(path: Path) -> None:
