@@ -420,6 +420,7 @@ class PosixView:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._map = None
             if self._fence:
                 self._fence.close()
             close_quietly(self._disk, self._handle)
