@@ -4,6 +4,7 @@ Configuration is read once, in `node`, and handed down; no room reads a file or 
 """
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -17,6 +18,7 @@ from .model import check_name
 T = TypeVar("T")
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_WAIT_S_MAX = 1e6  # longer waits overflow the system's timers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Retention:
     waits_for: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.age_s is None or self.age_s > 0, "age_s", self.age_s, "more than 0, or leave it out")
         _require(self.size_bytes is None or self.size_bytes > 0, "size_bytes", self.size_bytes, "more than 0")
         for name in self.waits_for:
@@ -53,6 +56,7 @@ class StreamConfig:
     retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(1 <= self.shards <= 65536, "shards", self.shards, "1 to 65536")
         _require(self.file_bytes >= 1, "file_bytes", self.file_bytes, "1 or more")
         _require(self.file_s > 0, "file_s", self.file_s, "more than 0")
@@ -69,7 +73,8 @@ class ProducerConfig:
     send_deadline_s: float = 30.0  # … for so long, then it refuses the message
 
     def __post_init__(self) -> None:
-        _require(self.buffer_s >= 0, "buffer_s", self.buffer_s, "0 or more")
+        _check_types(self)
+        _require(0 <= self.buffer_s <= _WAIT_S_MAX or self.buffer_s == math.inf, "buffer_s", self.buffer_s, "0 or more")
         _require(self.buffer_bytes >= 1, "buffer_bytes", self.buffer_bytes, "1 or more")
         _require(
             self.pending_bytes_max >= self.buffer_bytes,
@@ -77,7 +82,7 @@ class ProducerConfig:
             self.pending_bytes_max,
             f"at least buffer_bytes={self.buffer_bytes}",
         )
-        _require(self.send_deadline_s > 0, "send_deadline_s", self.send_deadline_s, "more than 0")
+        _require(0 < self.send_deadline_s <= _WAIT_S_MAX, "send_deadline_s", self.send_deadline_s, "more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +95,9 @@ class ConsumerConfig:
     mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(1 <= self.batch_bytes <= GIB, "batch_bytes", self.batch_bytes, f"1 to {GIB}")
-        _require(self.poll_s > 0, "poll_s", self.poll_s, "more than 0")
+        _require(0 < self.poll_s <= _WAIT_S_MAX, "poll_s", self.poll_s, "more than 0")
         _require(
             self.bytes_per_s is None or self.bytes_per_s > 0,
             "bytes_per_s",
@@ -176,13 +182,15 @@ def _world(table: dict[str, Any]) -> WorldConfig:
 
 def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, typing.cast(type[Any], hint)):
+            return value
         if not isinstance(value, dict):
             raise ConfigError(f"{path}={value!r}: use a table")
         return decode(typing.cast(type[Any], hint), value, path, base)
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if get_origin(hint) is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: use a list")
         return tuple(_convert(get_args(hint)[0], item, f"{path}[{i}]", None) for i, item in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -193,8 +201,16 @@ def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
     return value
 
 
+def _check_types(config: Any) -> None:
+    """For those who build a configuration in Python: the same words as for those who write TOML."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if value is not None or not isinstance(hint, types.UnionType):
+            _convert(hint, value, name, None)
+
+
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:  # also when the value is not a number at all
+    if not holds:
         raise ConfigError(f"{name}={value!r}: use {wanted}")
 
 

@@ -1,4 +1,4 @@
-"""Every error Tailrace raises, as one tree.
+"""What the world refuses, as one tree. Arguments that can never be right raise TypeError or ValueError instead.
 
     TailraceError
     ├── ConfigError            a setting is wrong; nothing has started

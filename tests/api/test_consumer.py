@@ -282,3 +282,79 @@ def test_streams_that_are_not_there(world: tailrace.World) -> None:
         world.consumer("../prices")
     with pytest.raises(ConfigError, match="shards 0 to 0"):
         world.consumer("prices", shards=[1])
+
+
+def test_retention_that_overtakes_a_consumer_in_the_middle_of_a_file_is_named(world: tailrace.World) -> None:
+    world.create_stream("s", file_bytes=100)
+    fill(world, "s", *[b"%020d" % i for i in range(5)])
+    consumer = world.consumer("s", start="earliest", batch_bytes=20)
+    assert consumer.poll() is not None
+    for i in range(5):
+        fill(world, "s", b"%020d" % i)
+    world.set_retention("s", tailrace.Retention(size_bytes=100))
+    world.trim("s")
+    start = world.stream_status("s")[0].start
+    with pytest.raises(PositionRetired, match="retention overtook") as retired:
+        while consumer.poll():
+            pass
+    assert retired.value.retained_start == start
+    consumer.seek(start)
+    assert consumer.poll() is not None
+
+
+def test_a_cancelled_coroutine_loses_no_batch(world: tailrace.World) -> None:
+    fill(world, "s", *[b"%d" % i for i in range(300)])
+
+    async def story() -> list[bytes | None]:
+        seen: list[bytes | None] = []
+        consumer = world.consumer("s", start="earliest", checkpoint="c", batch_bytes=20, follow=False)
+        for _ in range(40):  # each asks for a batch and is cancelled before it comes
+            asked = asyncio.ensure_future(anext(aiter(consumer)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            asked.cancel()
+            try:
+                seen += [m.value for m in await asked]
+            except asyncio.CancelledError:
+                consumer.commit()
+        consumer.commit()
+        consumer.close()
+        again = world.consumer("s", start="earliest", checkpoint="c", follow=False)
+        return seen + [m.value for batch in again for m in batch]
+
+    assert asyncio.run(story()) == [b"%d" % i for i in range(300)]
+
+
+def test_close_in_a_signal_handler_does_not_wait_for_the_read_it_interrupts(world: tailrace.World) -> None:
+    fill(world, "s", b"x")
+    consumer = world.consumer("s", start="earliest")
+    tail = consumer._tails["s", 0]
+    poll = tail.poll
+
+    def interrupted(bytes_max: int) -> tailrace.Batch | None:
+        consumer.close()  # as a handler would, in the thread that reads
+        return poll(bytes_max)
+
+    tail.poll = interrupted  # type: ignore[method-assign]
+    assert len(list(consumer)) == 1
+    with pytest.raises(Closed):
+        consumer.poll()
+
+
+def test_damage_at_the_very_end_is_met_after_all_that_is_good(world: tailrace.World, tmp_path: Path) -> None:
+    fill(world, "s", b"one", b"two", b"three")
+    (path,) = (tmp_path / "streams" / "s" / "00000").glob("*.index")
+    good = path.read_bytes()
+    for bit in range(0, 24 * 8, 5):  # bits all over the last entry
+        raw = bytearray(good)
+        raw[-24 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(raw)
+        seen = []
+        with pytest.raises(Corrupt):
+            for batch in world.consumer("s", start="earliest", follow=False):
+                seen += [m.value for m in batch]
+        assert seen == [b"one", b"two"]
+        with pytest.raises(Corrupt, match="last message is damaged"):
+            world.producer("s")
+    path.write_bytes(good)
+    assert len(values(world.consumer("s", start="earliest", follow=False))) == 3

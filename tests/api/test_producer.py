@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 import tailrace
 from conftest import wait_until
-from tailrace.errors import Closed, ConfigError, Fenced, SendRefused, StreamExists
+from tailrace.errors import Closed, ConfigError, DiskFull, Fenced, FlushFailed, SendRefused, StreamExists
+from tailrace.native import Packed
 
 
 @pytest.fixture
@@ -202,7 +204,8 @@ def test_a_newer_producer_shuts_the_older_one_out(world: tailrace.World) -> None
         older.flush()
     with pytest.raises(Fenced, match="takes no more messages"):
         older.send(b"x")
-    older.close()
+    with pytest.raises(Fenced, match="1 messages that were not flushed are dropped"):
+        older.close()
     newer.send(b"newer")
     newer.close()
     assert [value for _, _, value in rows(world)] == [b"flushed", b"newer"]
@@ -227,7 +230,101 @@ def test_the_number_of_shards_is_fixed(world: tailrace.World) -> None:
 
 
 def test_unknown_settings_are_refused(world: tailrace.World) -> None:
-    with pytest.raises(TypeError, match="bufer_s"):
-        world.producer("s", bufer_s=1)
-    with pytest.raises(ConfigError, match="buffer_s=-1"):
-        world.producer("s", buffer_s=-1)
+    for settings, complaint in (
+        ({"bufer_s": 1}, "bufer_s: no such setting"),
+        ({"buffer_s": -1}, "buffer_s=-1"),
+        ({"buffer_s": "1"}, "buffer_s='1': use a number"),
+        ({"buffer_s": 1e10}, "buffer_s=1"),
+        ({"buffer_s": math.nan}, "buffer_s=nan"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            world.producer("s", **settings)  # type: ignore[arg-type]
+
+
+def test_a_producer_that_was_shut_out_in_the_background_says_so_when_it_is_closed(world: tailrace.World) -> None:
+    older = world.producer("s", buffer_s=0.001)
+    newer = world.producer("s")
+    older.send(b"lost")
+    wait_until(lambda: older._fenced, "the background to meet the fence")
+    with pytest.raises(Fenced, match="1 messages that were not flushed are dropped"):
+        older.close()
+    newer.close()
+    assert rows(world) == []
+
+
+def test_a_message_is_taken_or_refused_but_never_lost_while_the_producer_closes(world: tailrace.World) -> None:
+    producer = world.producer("s", buffer_s=math.inf)
+    flush, sent = producer._flush, list[bytes]()
+
+    def flush_and_meet_a_sender() -> None:
+        flush()
+        if not sent:  # after what seemed to be the last flush, another thread sends
+            producer.send(b"late")
+            sent.append(b"late")
+
+    producer._flush = flush_and_meet_a_sender  # type: ignore[method-assign]
+    producer.close()
+    with pytest.raises(Closed):
+        producer._packer.add(b"too late")
+    assert [value for _, _, value in rows(world)] == sent
+
+
+def test_what_close_could_not_flush_is_counted(world: tailrace.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = world.producer("s", buffer_s=math.inf)
+    producer.send_many([b"a", b"b"])
+
+    def full(packed: object) -> None:
+        raise DiskFull("no space")
+
+    monkeypatch.setattr(producer._logs[0], "append", full)
+    with pytest.raises(FlushFailed, match=r"2 messages that were not flushed are dropped.*no space"):
+        producer.close()
+
+
+def test_appending_what_is_there_already_changes_nothing(world: tailrace.World) -> None:
+    """An interrupt can come after the messages are durable and before that was noted; a retry must not repeat them."""
+    producer = world.producer("s", buffer_s=math.inf)
+    producer.send(b"once")
+    taken = producer._packer.take()
+    for _ in range(3):
+        producer._logs[0].append(taken[0])
+    producer.send(b"twice")
+    producer.close()
+    assert [value for _, _, value in rows(world)] == [b"once", b"twice"]
+
+
+def test_an_interrupt_in_a_flush_costs_nothing(world: tailrace.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = world.producer("s", shards=2, buffer_s=math.inf)
+    producer.send_many([b"a"], shard=0)
+    producer.send_many([b"b"], shard=1)
+    append = producer._logs[0].append
+
+    def interrupted(packed: Packed) -> None:
+        append(packed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._logs[0], "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    monkeypatch.undo()
+    producer.send_many([b"c"], shard=0)
+    producer.close()
+    assert rows(world) == [(0, None, b"a"), (0, None, b"c"), (1, None, b"b")]
+
+
+def test_a_forked_child_cannot_write_into_its_parents_files(world: tailrace.World) -> None:
+    producer = world.producer("s", buffer_s=math.inf)
+    producer.send(b"parent")
+    producer.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            producer.send(b"child")
+            producer.flush()
+        except Fenced as refused:
+            os._exit(0 if "forked" in str(refused) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    producer.send(b"parent again")
+    producer.close()
+    assert [value for _, _, value in rows(world)] == [b"parent", b"parent again"]

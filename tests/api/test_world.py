@@ -65,11 +65,58 @@ def test_the_life_of_a_stream(tmp_path: Path) -> None:
         assert [(s.shard, s.messages, s.newest_us) for s in world.stream_status("a")] == [(0, 0, None), (1, 0, None)]
         world.delete_stream("a")
         assert world.streams() == []
-        assert world.checkpoints("a") == {}
-        with pytest.raises(StreamMissing, match="none yet"):
-            world.delete_stream("a")
+        for attempt in (lambda: world.delete_stream("a"), lambda: world.checkpoints("a")):
+            with pytest.raises(StreamMissing, match="none yet"):
+                attempt()
         world.create_stream("a", shards=5)
         assert world.stream_config("a").shards == 5
+        assert world.checkpoints("a") == {}
+
+
+def test_a_stream_that_is_made_again_inherits_nothing(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world:
+        with world.producer("a") as producer:
+            producer.send_many([b"old"] * 5)
+        consumer = world.consumer("a", start="earliest", checkpoint="c", follow=False)
+        assert sum(len(batch) for batch in consumer) == 5
+        world.delete_stream("a")
+        with world.producer("a") as producer:
+            producer.send_many([b"new"] * 12)
+        consumer.commit()  # of the stream that is gone
+        again = world.consumer("a", start="earliest", checkpoint="c", follow=False)
+        assert [m.value for batch in again for m in batch] == [b"new"] * 12
+        assert os.listdir(tmp_path / "streams") == ["a"]
+
+
+def test_what_lies_beside_the_streams_is_not_taken_for_one(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world:
+        world.create_stream("a")
+        (tmp_path / "streams" / "lost+found").mkdir()
+        (tmp_path / "streams" / "empty").mkdir()
+        (tmp_path / "streams" / "notes.txt").write_text("x")
+        assert world.streams() == ["a"]
+        with pytest.raises(StreamMissing, match="there are: a"):
+            world.consumer("b")
+
+
+def test_looking_at_a_world_writes_nothing(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world:
+        world.create_stream("a")
+        world.stream_status("a")
+        assert world.checkpoints("a") == {}
+    assert sorted(os.listdir(tmp_path)) == ["streams"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"shards": 2.5}, {"shards": "2"}, {"file_s": "1h"}, {"retention": 7}, {"shrads": 2}]
+)
+def test_settings_from_python_are_checked_like_those_from_a_file(tmp_path: Path, settings: dict[str, object]) -> None:
+    with tailrace.open(tmp_path) as world:
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            world.create_stream("a", **settings)
+        assert world.streams() == []
+    with pytest.raises(ConfigError, match="waits_for='billing': use a list"):
+        tailrace.Retention(waits_for="billing")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".a", "a\0", "a b", "x" * 129, "\N{SNOWMAN}"])
@@ -103,8 +150,13 @@ def test_used_after_close(tmp_path: Path) -> None:
     world.create_stream("a")
     world.close()
     world.close()
-    with pytest.raises(Closed):
-        world.checkpoints("a")
+    for attempt in (
+        lambda: world.consumer("a"),
+        lambda: world.producer("a"),
+        lambda: world.forget_checkpoint("a", "c"),
+    ):
+        with pytest.raises(Closed):
+            attempt()
 
 
 READER = """

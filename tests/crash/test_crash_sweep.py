@@ -3,11 +3,15 @@ order; nothing torn and nothing twice is delivered; and the shard goes on."""
 
 import errno
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 
-from tailrace.errors import TailraceError
+from tailrace.env import Identity
+from tailrace.errors import FlushFailed, TailraceError
+from tailrace.files.fence import FENCE_BYTES, FenceRecord
+from tailrace.streams import ShardTail
 from tailrace.testing import Fault, FaultyDisk, ManualClock, SimulatedCrash, SimulatedDisk
 from worlds import SimulatedWorld, small_config, values
 
@@ -201,3 +205,72 @@ def test_a_consumer_that_waits_never_sees_what_the_next_producer_cut_off(
         assert seen == values(waiting.read())
         if not faulty.fired:
             return
+
+
+@pytest.mark.parametrize("effect", ["none", "whole"])
+def test_a_consumer_that_looks_between_a_death_and_the_restart_goes_on(effect: Literal["none", "whole"]) -> None:
+    """What it meets then, half-made files among it, must not be the last that it looks at."""
+    for at in range(1, 100_000):
+        disk, clock, before, after = SimulatedDisk(), ManualClock(), History(), History()
+        waiting = SimulatedWorld(disk.process(), clock, small_config(), seed=4)
+        tail, seen = waiting.tail(), list[bytes | None]()
+
+        def look(tail: ShardTail = tail, seen: list[bytes | None] = seen) -> None:
+            while batch := tail.poll(1000):
+                seen += [message.value for message in batch]
+
+        process = disk.process()
+        faulty = FaultyDisk(process, Fault(at=at, kind="crash", effect=effect))
+        with suppress(SimulatedCrash):
+            produce(SimulatedWorld(faulty, clock, small_config(), seed=1), before, rounds=3)
+        process.kill()
+        look()
+        produce(SimulatedWorld(disk.process(), clock, small_config(), seed=2), after, rounds=1)
+        look()
+        assert seen == values(waiting.read()), at
+        assert_prefix(seen[: len(seen) - len(after.sent)], before)
+        assert seen[len(seen) - len(after.sent) :] == after.sent
+        if not faulty.fired:
+            return
+
+
+def test_a_full_disk_does_not_breed_files() -> None:
+    disk, clock = SimulatedDisk(), ManualClock()
+    world = SimulatedWorld(disk.process(), clock, small_config(file_bytes=10), seed=1)
+    producer = world.producer()
+    producer.send(b"x" * 20)
+    producer.flush()
+    disk.capacity_bytes = 0
+    producer.send(b"y" * 20)
+    for _ in range(10):
+        with pytest.raises(FlushFailed):
+            producer.flush()
+    assert len(world.files.list("streams/prices/00000")) <= 4
+    disk.capacity_bytes = None
+    producer.close()
+    assert values(world.read()) == [b"x" * 20, b"y" * 20]
+
+
+def test_a_disk_that_moved_to_another_machine_after_a_power_loss() -> None:
+    """Its fences are as old as the last time the first machine wrote them back, and name a machine that is not ours."""
+    disk, clock = SimulatedDisk(), ManualClock()
+    world = SimulatedWorld(disk.process(), clock, small_config(file_bytes=10_000), seed=1)
+    producer = world.producer()
+    producer.send(b"first")
+    producer.flush()
+    folder = "/root/streams/prices/00000"
+    old = {}
+    for path in (f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".fence")):
+        raw = bytearray(FENCE_BYTES)
+        disk.read_into(disk.open(path, write=False), 0, memoryview(raw))
+        record = FenceRecord.decode(bytes(raw))
+        assert record is not None
+        old[path] = replace(record, identity=Identity(host=b"another machine!", boot=b"and another boot")).encode()
+    producer.send(b"second")
+    producer.flush()
+    disk.crash("everything")
+    for path, content in old.items():
+        disk.write(disk.open(path, write=True), 0, [content])
+    moved = SimulatedWorld(disk.process(), clock, small_config(), seed=2)
+    moved.producer().close()
+    assert values(moved.read()) == [b"first", b"second"]

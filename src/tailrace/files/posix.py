@@ -24,6 +24,7 @@ from .problems import explain, explained
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
 _FENCE = ".fence"
 _OWNER = ".owner.fence"
+_GONE = ".gone."
 _READ_MAX = 64 << 20  # `read` is for small files
 
 
@@ -43,7 +44,8 @@ class PosixFiles:
         self._disk: Disk = disk or SystemDisk()
         self._clock: Clock = clock or SystemClock()
         self._randomness: Randomness = randomness or SystemRandomness()
-        self._owner = owner or f"process {os.getpid()} on {socket.gethostname()}"
+        self._pid = os.getpid()
+        self._owner = owner or f"process {self._pid} on {socket.gethostname()}"
         self._make_folder(self._root)
 
     # ---- appending
@@ -148,10 +150,16 @@ class PosixFiles:
         self._make_folder(self._path(path))
 
     def delete_folder(self, path: str) -> None:
+        """Out of the way first, by one rename: a crash leaves a hidden folder, which the next deletion takes along."""
         full = self._path(path)
+        parent, name = os.path.split(full)
         with explained("delete", full):
-            self._delete_folder(full)
-            self._disk.sync_folder(os.path.dirname(full))
+            self._disk.rename(full, f"{parent}/{_GONE}{name}.{self._randomness.nonce():016x}")
+            self._disk.sync_folder(parent)
+            for other in self._disk.list(parent):
+                if other.startswith(_GONE):
+                    self._delete_folder(f"{parent}/{other}")
+            self._disk.sync_folder(parent)
 
     # ---- inside
 
@@ -178,26 +186,58 @@ class PosixFiles:
             self._disk.sync_folder(parent)
 
     def _delete_folder(self, full: str) -> None:
-        for name in self._disk.list(full):
-            inner = f"{full}/{name}"
-            if self._disk.is_folder(inner):
-                self._delete_folder(inner)
-            else:
-                self._disk.unlink(inner)
-        self._disk.remove_folder(full)
+        with suppress(FileNotFoundError):  # somebody else deletes it too
+            for name in self._disk.list(full):
+                inner = f"{full}/{name}"
+                if self._disk.is_folder(inner):
+                    self._delete_folder(inner)
+                else:
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(inner)
+            self._disk.remove_folder(full)
 
     def _record(self, flushed_bytes: int) -> FenceRecord:
         return FenceRecord(self._randomness.nonce(), flushed_bytes, State.APPENDING, self._disk.identity(), self._owner)
 
     def _revoke(self, full: str) -> None:
-        """Shut the appender out, but leave the lengths as they are: how far it came is for others to judge."""
+        """Shut the appender out, but leave the lengths as they are: how far it came is for others to judge.
+
+        A fence from another machine is no longer believed: the disk may have moved here after a power loss, and then it
+        is as old as if this machine had gone down.
+        """
         if fence := Fence.open(self._disk, self._clock, _fence_of(full), write=True):
             try:
                 with fence.locked():
                     if record := fence.read():
-                        fence.write(replace(record, nonce=self._randomness.nonce(), state=State.REVOKED))
+                        identity = replace(record.identity, host=self._disk.identity().host)
+                        fence.write(
+                            replace(record, nonce=self._randomness.nonce(), state=State.REVOKED, identity=identity)
+                        )
             finally:
                 fence.close()
+
+    def _refuse_if_fenced(self, fence: Fence, mine: FenceRecord, path: str, tried: str) -> None:
+        if os.getpid() != self._pid:
+            raise Fenced(
+                f"could not {tried} {path}: it was opened before this process was forked, and parent and child would "
+                "overwrite each other. Open it after the fork, or start processes with spawn"
+            )
+        held = fence.read() if fence.linked() else None
+        if held is not None and held.nonce == mine.nonce:
+            return
+        raise Fenced(
+            f"could not {tried} {path}: {self._who(held, path)}. What was not flushed before stays unwritten; open "
+            "again to take it back"
+        )
+
+    def _who(self, held: FenceRecord | None, path: str) -> str:
+        """Who shut us out: by the fence, or, if that is gone, by the folder's."""
+        if held is None and (
+            fence := Fence.open(self._disk, self._clock, f"{os.path.dirname(path)}/{_OWNER}", write=False)
+        ):
+            held = fence.read()
+            fence.close()
+        return f"{held.owner} owns it now" if held else "it was deleted"
 
     @contextmanager
     def _taken(self, path: str) -> Iterator[Fence]:
@@ -223,7 +263,7 @@ class PosixFiles:
             raise
 
     def _create(self, full: str) -> "PosixAppender":
-        """Fence first: a reader that sees the file must not take it for settled."""
+        """Fence first: whoever sees the file must not take it for settled."""
         with explained("create", full), self._taken(_fence_of(full)) as fence:
             record = self._record(flushed_bytes=0)
             fence.write(record)
@@ -261,7 +301,7 @@ class PosixClaim:
         if self._closed:
             raise Closed(f"the claim of {self._folder} was closed; claim it again")
         with explained(tried, self._folder), self._fence.locked():
-            _refuse_if_fenced(self._fence, self._record, self._folder, tried)
+            self._files._refuse_if_fenced(self._fence, self._record, self._folder, tried)
             yield
 
 
@@ -269,7 +309,7 @@ class PosixAppender:
     """See `Appender`. `_lock` guards the numbers; the fence's lock makes "still mine?" and the act one step."""
 
     def __init__(self, files: PosixFiles, path: str, handle: int, fence: Fence, record: FenceRecord) -> None:
-        self._disk, self._path, self._handle, self._fence = files._disk, path, handle, fence
+        self._files, self._disk, self._path, self._handle, self._fence = files, files._disk, path, handle, fence
         self._record = record
         self._length = self._flushed = record.flushed_bytes
         self._lock = Lock()
@@ -355,7 +395,7 @@ class PosixAppender:
         with self._lock:
             if self._closed:
                 return
-            # Best effort: it only spares readers the wait for somebody who will not come back.
+            # Best effort: it only spares others the wait for somebody who will not come back.
             with suppress(OSError, FileProblem), self._fence.locked():
                 self._refuse_if_fenced("close")
                 self._fence.write(replace(self._record, state=State.REVOKED))
@@ -374,7 +414,7 @@ class PosixAppender:
             raise FileProblem(f"{self._path} cannot be appended to any more, since a flush failed: {self._broken}")
 
     def _refuse_if_fenced(self, tried: str) -> None:
-        _refuse_if_fenced(self._fence, self._record, self._path, tried)
+        self._files._refuse_if_fenced(self._fence, self._record, self._path, tried)
 
 
 class PosixView:
@@ -441,12 +481,3 @@ class PosixView:
 def _fence_of(full: str) -> str:
     folder, name = os.path.split(full)
     return f"{folder}/.{name}{_FENCE}"
-
-
-def _refuse_if_fenced(fence: Fence, mine: FenceRecord, path: str, tried: str) -> None:
-    held = fence.read() if fence.linked() else None
-    if held is None or held.nonce != mine.nonce:
-        raise Fenced(
-            f"could not {tried} {path}: {held.owner if held else 'somebody newer'} owns it now. What was not flushed "
-            "before stays unwritten; open again to take it back"
-        )

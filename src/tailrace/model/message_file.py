@@ -12,6 +12,7 @@ from typing import Literal, get_args
 Track = Literal["data", "index"]
 TRACKS: tuple[Track, ...] = get_args(Track)
 
+_NUMBER_MAX = 2**63 - 1
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.(data|index)")
 
 
@@ -39,5 +40,7 @@ class MessageFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        created_us, base, track = match.groups()
-        return cls(int(created_us), int(base), "data" if track == "data" else "index")
+        created_us, base = int(match[1]), int(match[2])
+        if max(created_us, base) > _NUMBER_MAX:  # not a name of ours: the format's numbers end here
+            return None
+        return cls(created_us, base, "data" if match[3] == "data" else "index")

@@ -12,6 +12,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from tailrace.errors import Closed
+
 
 cdef extern from "blocks.h":
     void *tr_block_take(size_t count, size_t *capacity)
@@ -380,6 +382,7 @@ cdef class Packer:
     cdef uint32_t _turn
     cdef readonly Py_ssize_t message_bytes_max
     cdef readonly Py_ssize_t pending_bytes
+    cdef bint _closed
 
     def __init__(self, positions, times_us, Py_ssize_t message_bytes_max):
         cdef _Lane lane
@@ -402,7 +405,18 @@ cdef class Packer:
         self.message_bytes_max = message_bytes_max
         self.pending_bytes = 0
 
+    def close(self):
+        """Take nothing more. What is pending can still be taken."""
+        self._closed = True
+
+    @property
+    def pending_count(self):
+        """How many messages wait to be taken."""
+        return sum((<_Lane> lane).entries.size // TR_ENTRY_BYTES for lane in self._own or ())
+
     cdef int _refuse_size(self, Py_ssize_t key_count, Py_ssize_t value_count) except -1:
+        if self._closed:
+            raise Closed("the producer was closed; open a new one. It was not sent")
         if key_count + value_count > self.message_bytes_max:
             raise ValueError(f"a message of {key_count + value_count} bytes; the stream takes at most "
                              f"message_bytes_max={self.message_bytes_max}. It was not sent")

@@ -3,12 +3,11 @@
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ..config import Retention, StreamConfig, WorldConfig, parse_world
+from ..config import ConsumerConfig, ProducerConfig, Retention, StreamConfig, WorldConfig, decode, parse_world
 from ..coordination import Coordination, SqliteCoordination
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError
@@ -32,10 +31,11 @@ _CONFIG = "tailrace.toml"
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    files = PosixFiles(root)
+    files, database = PosixFiles(root), os.path.join(root, "coordination.db")
     return World(
         files=files,
-        coordination=lambda: SqliteCoordination(os.path.join(root, "coordination.db")),
+        coordination=lambda: SqliteCoordination(database),
+        has_coordination=lambda: os.path.exists(database),
         clock=SystemClock(),
         config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
     )
@@ -58,9 +58,16 @@ class World:
     """
 
     def __init__(
-        self, *, files: Files, coordination: Callable[[], Coordination], clock: Clock, config: WorldConfig
+        self,
+        *,
+        files: Files,
+        coordination: Callable[[], Coordination],
+        has_coordination: Callable[[], bool],
+        clock: Clock,
+        config: WorldConfig,
     ) -> None:
         self.config = config
+        self._has_coordination = has_coordination
         self._files, self._open_coordination, self._clock = files, coordination, clock
         self._coordination: Coordination | None = None
         self._opening = threading.Lock()
@@ -75,7 +82,8 @@ class World:
 
     def create_stream(self, name: str, config: StreamConfig | None = None, **settings: Any) -> StreamConfig:
         """Make a stream, with the world's settings for it unless told otherwise: create_stream("prices", shards=4)."""
-        return self._catalog.create(name, replace(config or self.config.stream(name), **settings))
+        base = config or self.config.stream(name)
+        return self._catalog.create(name, decode(StreamConfig, settings, base=base))
 
     def stream_config(self, name: str) -> StreamConfig:
         return self._catalog.config(name)
@@ -91,7 +99,8 @@ class World:
     def delete_stream(self, name: str) -> None:
         """With all its messages and checkpoints."""
         self._catalog.delete(name)
-        self._checkpoints.forget(name)
+        if self._has_coordination():
+            self._checkpoints.forget_all(name)
 
     def trim(self, name: str) -> list[Collected]:
         """Delete what the stream's retention allows, now. Producers do it whenever they begin a new file."""
@@ -99,10 +108,11 @@ class World:
 
     def checkpoints(self, stream: str) -> dict[str, dict[int, int]]:
         """{name: {shard: position}}."""
-        return self._checkpoints.load_all(stream)
+        incarnation = self._incarnation(stream)
+        return self._checkpoints.load_all(incarnation) if self._has_coordination() else {}
 
     def forget_checkpoint(self, stream: str, name: str) -> None:
-        self._checkpoints.forget(stream, name)
+        self._checkpoints.forget(self._incarnation(stream), name)
 
     # ---- messages
 
@@ -113,11 +123,12 @@ class World:
 
         The stream is made on first use, with `shards`. Settings are those of ProducerConfig, as in buffer_s=0.01.
         """
+        self._check_open()
         config = self._catalog.open(stream, self.config.stream(stream), shards)
         wanted = range(config.shards) if only is None else sorted(set(only))
         if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
-        producer_config = replace(self.config.producer, **settings)
+        producer_config = decode(ProducerConfig, settings, base=self.config.producer)
         logs: dict[int, ShardLog] = {}
         try:
             for shard in wanted:
@@ -144,6 +155,7 @@ class World:
         It begins where the named checkpoint stands, if it has one; else at `start`: 'earliest', 'latest', a datetime,
         or positions by shard, as in {0: 4096}. Settings are those of ConsumerConfig, as in bytes_per_s=1e6.
         """
+        self._check_open()
         if not streams:
             raise ConfigError("consumer() needs the name of a stream")
         if len(streams) > 1 and (shards is not None or isinstance(start, Mapping)):
@@ -152,20 +164,21 @@ class World:
             )
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
-        config = replace(self.config.consumer, **settings)
+        config = decode(ConsumerConfig, settings, base=self.config.consumer)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
                 found = self._tails(stream, start, shards, checkpoint, config.mapped)
                 tails += found
                 if checkpoint is not None:
-                    self._checkpoints.declare(stream, checkpoint, {tail.shard: tail.position for tail in found})
+                    positions = {tail.shard: tail.position for tail in found}
+                    self._checkpoints.declare(self._incarnation(stream), checkpoint, positions)
         except BaseException:
             for tail in tails:
                 tail.close()
             raise
-        checkpoints = None if checkpoint is None else self._checkpoints
-        return Consumer(tails, config, self._clock, follow=follow, checkpoints=checkpoints, checkpoint=checkpoint)
+        commit = None if checkpoint is None else self._committer(checkpoint, streams)
+        return Consumer(tails, config, self._clock, follow=follow, commit=commit)
 
     def close(self) -> None:
         with self._opening:
@@ -187,11 +200,28 @@ class World:
     def files(self) -> Files:
         return self._files
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this world was closed; open it again")
+
+    def _incarnation(self, stream: str) -> tuple[str, str]:
+        return stream, self._catalog.incarnation(stream)
+
+    def _committer(self, checkpoint: str, streams: Sequence[str]) -> Callable[[Mapping[tuple[str, int], int]], None]:
+        incarnations = {stream: self._incarnation(stream) for stream in streams}
+        checkpoints = self._checkpoints
+
+        def commit(positions: Mapping[tuple[str, int], int]) -> None:
+            checkpoints.commit(
+                {(incarnations[stream], shard): at for (stream, shard), at in positions.items()}, checkpoint
+            )
+
+        return commit
+
     @property
     def _checkpoints(self) -> Checkpoints:
         with self._opening:
-            if self._closed:
-                raise Closed("this world was closed; open it again")
+            self._check_open()
             if self._coordination is None:
                 self._coordination = self._open_coordination()
             return Checkpoints(self._coordination)
@@ -210,7 +240,7 @@ class World:
         wanted = range(count) if shards is None else sorted(set(shards))
         if not wanted or wanted[0] < 0 or wanted[-1] >= count:
             raise ConfigError(f"shards={list(wanted)}: {stream} has shards 0 to {count - 1}")
-        known = {} if checkpoint is None else self._checkpoints.load(stream, checkpoint)
+        known = {} if checkpoint is None else self._checkpoints.load(self._incarnation(stream), checkpoint)
         tails: list[ShardTail] = []
         try:
             for shard in wanted:
@@ -226,7 +256,7 @@ class World:
         policy = self.stream_config(stream).retention
         passed = []
         if policy.waits_for:
-            known = self._checkpoints.load_all(stream)
+            known = self.checkpoints(stream)
             # One that was never declared has passed nothing: keep everything rather than guess.
             passed = [known.get(name, {}).get(shard, 0) for name in policy.waits_for]
         return collect(self._files, stream, shard, policy, self._clock.time_us(), passed)

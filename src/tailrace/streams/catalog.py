@@ -1,16 +1,19 @@
 """The streams of a durable layer: each has a folder with its settings and a folder for each shard."""
 
 import json
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..config import Retention, StreamConfig, decode, encode
-from ..errors import ConfigError, Corrupt, FileMissing, StreamExists, StreamMissing
+from ..errors import ConfigError, Corrupt, FileMissing, FileProblem, NameRefused, StreamExists, StreamMissing
 from ..files import Files
 from ..model import check_name
 from .segments import segments_of
 from .shard_files import SegmentView, find_end, shard_folder
 
 _SETTINGS_VERSION = 1
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Catalog:
     def create(self, name: str, config: StreamConfig) -> StreamConfig:
         """Make a stream; StreamExists if there is one."""
         self._files.make_folder(f"streams/{check_name(name, 'stream')}")
-        if not self._publish(name, config, fresh=True):
+        if not self._publish(name, config, fresh=True, incarnation=secrets.token_hex(8)):
             raise StreamExists(
                 f"the stream {name!r} is there already; open it, or delete it first. Nothing was changed"
             )
@@ -60,39 +63,46 @@ class Catalog:
         return found
 
     def config(self, name: str) -> StreamConfig:
+        return self._load(name)[0]
+
+    def incarnation(self, name: str) -> str:
+        """Another one each time a stream of this name is made: what belonged to an earlier one is not taken for its."""
+        return self._load(name)[1]
+
+    def _load(self, name: str) -> tuple[StreamConfig, str]:
         path = _settings(check_name(name, "stream"))
         try:
             raw = self._files.read(path)
         except FileMissing:
-            known = ", ".join(self.names()) or "none yet"
-            raise StreamMissing(f"there is no stream {name!r}; there are: {known}") from None
+            raise self._missing(name) from None
         try:
             table = json.loads(raw)
             if table.pop("version") != _SETTINGS_VERSION:
                 raise ValueError("another version")
-            return decode(StreamConfig, table)
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as wrong:
+            incarnation = check_name(table.pop("incarnation"), "incarnation")
+            return decode(StreamConfig, table), incarnation
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError, NameRefused) as wrong:
             raise Corrupt(
                 f"{path} is not a stream's settings: {wrong}. Restore it; the messages are not affected"
             ) from None
 
     def set_retention(self, name: str, retention: Retention) -> StreamConfig:
-        config = replace(self.config(name), retention=retention)
-        self._publish(name, config, fresh=False)
+        config, incarnation = self._load(name)
+        config = replace(config, retention=retention)
+        self._publish(name, config, fresh=False, incarnation=incarnation)
         return config
 
     def delete(self, name: str) -> None:
-        """With all its messages. The settings go first: what a crash leaves behind is no stream any more."""
-        self.config(name)
-        self._files.delete(_settings(name))
+        """With all its messages, at once: a crash leaves either all of it or nothing that anybody sees."""
+        if not self._has(check_name(name, "stream")):
+            raise self._missing(name)
         self._files.delete_folder(f"streams/{name}")
 
     def shard(self, name: str, shard: int) -> ShardStatus:
-        while True:
-            try:
+        for _ in range(_TRIES - 1):
+            with suppress(FileMissing):  # retention was faster
                 return self._shard(name, shard)
-            except FileMissing:
-                continue  # retention was faster
+        return self._shard(name, shard)
 
     def _shard(self, name: str, shard: int) -> ShardStatus:
         folder = shard_folder(name, shard)
@@ -113,11 +123,18 @@ class Catalog:
             newest_us=end.time_us if end.number > first_number else None,
         )
 
-    def _has(self, name: str) -> bool:
-        return "stream.json" in self._files.list(f"streams/{name}")
+    def _missing(self, name: str) -> StreamMissing:
+        return StreamMissing(f"there is no stream {name!r}; there are: {', '.join(self.names()) or 'none yet'}")
 
-    def _publish(self, name: str, config: StreamConfig, *, fresh: bool) -> bool:
-        content = json.dumps({"version": _SETTINGS_VERSION, **encode(config)}, indent=2) + "\n"
+    def _has(self, name: str) -> bool:
+        try:
+            return "stream.json" in self._files.list(f"streams/{name}")
+        except (NameRefused, FileProblem):  # something of another kind lies there
+            return False
+
+    def _publish(self, name: str, config: StreamConfig, *, fresh: bool, incarnation: str) -> bool:
+        table = {"version": _SETTINGS_VERSION, "incarnation": incarnation, **encode(config)}
+        content = json.dumps(table, indent=2) + "\n"
         return self._files.publish(_settings(name), content.encode(), replace=not fresh)
 
 

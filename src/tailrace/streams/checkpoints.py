@@ -9,6 +9,8 @@ from ..coordination import Absent, Coordination, Delete, Put
 from ..errors import CoordinationError
 from ..model import check_name
 
+Incarnation = tuple[str, str]  # a stream's name, and which of those that ever bore it
+
 _OPERATIONS = 500  # a stream may have more shards than a transaction takes
 
 
@@ -16,13 +18,13 @@ class Checkpoints:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
-    def load(self, stream: str, name: str) -> dict[int, int]:
+    def load(self, stream: Incarnation, name: str) -> dict[int, int]:
         """{shard: position}, for the shards that were declared or committed."""
         prefix = f"{_prefix(stream)}{check_name(name, 'checkpoint')}/"
         entries = self._coordination.range(prefix).entries
         return {int(entry.key[len(prefix) :]): _position(entry.key, entry.value) for entry in entries}
 
-    def load_all(self, stream: str) -> dict[str, dict[int, int]]:
+    def load_all(self, stream: Incarnation) -> dict[str, dict[int, int]]:
         """{name: {shard: position}}."""
         prefix = _prefix(stream)
         result: dict[str, dict[int, int]] = {}
@@ -31,31 +33,36 @@ class Checkpoints:
             result.setdefault(name, {})[int(shard)] = _position(entry.key, entry.value)
         return result
 
-    def declare(self, stream: str, name: str, positions: Mapping[int, int]) -> None:
+    def declare(self, stream: Incarnation, name: str, positions: Mapping[int, int]) -> None:
         """Set positions for shards that have none yet."""
         for shard, position in positions.items():
             key = _key(stream, name, shard)
             self._coordination.transact([Absent(key)], [Put(key, str(position).encode())])
 
-    def commit(self, positions: Mapping[tuple[str, int], int], name: str) -> None:
+    def commit(self, positions: Mapping[tuple[Incarnation, int], int], name: str) -> None:
         """Set the positions of {(stream, shard): position}; durable on return."""
         puts = [Put(_key(stream, name, shard), str(at).encode()) for (stream, shard), at in positions.items()]
         for first in range(0, len(puts), _OPERATIONS):
             self._coordination.transact([], puts[first : first + _OPERATIONS])
 
-    def forget(self, stream: str, name: str | None = None) -> None:
-        """Delete a checkpoint of a stream, or all of them."""
-        prefix = _prefix(stream) if name is None else f"{_prefix(stream)}{check_name(name, 'checkpoint')}/"
+    def forget(self, stream: Incarnation, name: str) -> None:
+        self._delete(f"{_prefix(stream)}{check_name(name, 'checkpoint')}/")
+
+    def forget_all(self, stream: str) -> None:
+        """Of every incarnation of a stream."""
+        self._delete(f"checkpoints/{stream}/")
+
+    def _delete(self, prefix: str) -> None:
         keys = [Delete(entry.key) for entry in self._coordination.range(prefix).entries]
         for first in range(0, len(keys), _OPERATIONS):
             self._coordination.transact([], keys[first : first + _OPERATIONS])
 
 
-def _prefix(stream: str) -> str:
-    return f"checkpoints/{stream}/"
+def _prefix(stream: Incarnation) -> str:
+    return f"checkpoints/{stream[0]}/{stream[1]}/"
 
 
-def _key(stream: str, name: str, shard: int) -> str:
+def _key(stream: Incarnation, name: str, shard: int) -> str:
     return f"{_prefix(stream)}{check_name(name, 'checkpoint')}/{shard:05d}"
 
 

@@ -7,15 +7,15 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from ..config import ConsumerConfig
 from ..env import Clock
-from ..errors import Closed, ConfigError
+from ..errors import Closed, ConfigError, Corrupt
 from .batch import Batch
-from .checkpoints import Checkpoints
 from .rate import RateLimit
 from .tail import ShardTail, Start
 
@@ -35,17 +35,17 @@ class Consumer:
         clock: Clock,
         *,
         follow: bool = True,
-        checkpoints: Checkpoints | None = None,
-        checkpoint: str | None = None,
+        commit: Callable[[Mapping[Place, int]], None] | None = None,
     ) -> None:
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
-        self._checkpoints, self._checkpoint = checkpoints, checkpoint
+        self._commit = commit
         self._turns = deque(self._tails)
         self._paused: set[Place] = set()
         self._ends: dict[Place, int] = {}
         self._stop = threading.Event()
         self._reading = threading.Lock()  # so that close() takes no file away from under a read
+        self._kept: Batch | None = None  # read, but not handed out: whoever asked for it was cancelled
         self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
         if len({stream for stream, _ in self._tails}) == 1:
             self._only_stream: str | None = next(iter(self._tails))[0]
@@ -88,8 +88,8 @@ class Consumer:
         while not self._stop.is_set():
             if pause_s := self._throttle_s():
                 await asyncio.sleep(pause_s)
-            elif (batch := await asyncio.to_thread(self._next)) is not None:
-                yield batch
+            elif await asyncio.to_thread(self._keep_next):
+                yield self._hand_out()
             elif self._follow:
                 await asyncio.sleep(self._config.poll_s)
             else:
@@ -99,44 +99,73 @@ class Consumer:
         """An iteration that does not follow ends where the shards end now: a producer that goes on must not keep it."""
         if not self._follow:
             with self._reading:
-                self._ends = {place: tail.end() for place, tail in self._tails.items()}
+                self._ends = {}
+                for place, tail in self._tails.items():
+                    with suppress(Corrupt):  # then it goes as far as it can, and says so there
+                        self._ends[place] = tail.end()
 
     def _throttle_s(self) -> float:
         """How long the rate limit asks to wait before more is read."""
         return self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
 
     def _next(self) -> Batch | None:
+        return self._hand_out() if self._keep_next() else None
+
+    def _hand_out(self) -> Batch:
+        batch, self._kept = self._kept, None
+        assert batch is not None
+        return batch
+
+    def _keep_next(self) -> bool:
+        """Read the next batch, unless one is kept. Apart from handing it out: in between, a coroutine may be cancelled,
+        and then the batch counts as not handed out until the next one asks."""
         with self._reading:
-            for _ in range(len(self._turns)):
-                place = self._turns[0]
-                self._turns.rotate(-1)
-                tail = self._tails[place]
-                if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
-                    continue
-                batch = tail.poll(self._config.batch_bytes)
-                if batch is not None:
-                    if self._limit:
-                        self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
-                    return batch
+            if self._kept is None:
+                self._kept = self._read()
+        if self._stop.is_set():
+            self.close()  # it was called while we read, and left the files to us
+        return self._kept is not None
+
+    def _read(self) -> Batch | None:
+        for _ in range(len(self._turns)):
+            place = self._turns[0]
+            self._turns.rotate(-1)
+            tail = self._tails[place]
+            if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
+                continue
+            batch = tail.poll(self._config.batch_bytes)
+            if batch is not None:
+                if self._limit:
+                    self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
+                return batch
         return None
 
     # ---- where it is
 
     @property
     def positions(self) -> Mapping[Place, int]:
-        """{(stream, shard): where the next message begins}."""
-        return {place: tail.position for place, tail in self._tails.items()}
+        """{(stream, shard): where the next message to hand out begins}."""
+        with self._reading:
+            found = {place: tail.position for place, tail in self._tails.items()}
+            if self._kept is not None:
+                found[self._kept.stream, self._kept.shard] = self._kept.start
+            return found
 
     def position(self, shard: int = 0, *, stream: str | None = None) -> int:
-        return self._tail(shard, stream).position
+        (place,) = self._places(shard, stream)
+        return self.positions[place]
 
     def seek(self, start: Start, shard: int | None = None, *, stream: str | None = None) -> None:
         """Go to 'earliest', 'latest', a time, or a position (of one shard). The next batch comes from there."""
         places = self._places(shard, stream)
         if isinstance(start, int) and len(places) > 1:
             raise ValueError(f"position {start} of which shard? Name one of {len(places)}: seek({start}, shard=…)")
-        for place in places:
-            self._tails[place].seek(start)
+        with self._reading:
+            if self._kept is not None:  # give it back, so that every shard stands where it was handed out to
+                self._tails[self._kept.stream, self._kept.shard].seek(self._kept.start)
+                self._kept = None
+            for place in places:
+                self._tails[place].seek(start)
 
     def pause(self, shard: int | None = None, *, stream: str | None = None) -> None:
         """Hand out nothing from this shard, or from any, until resume()."""
@@ -147,16 +176,19 @@ class Consumer:
 
     def commit(self) -> None:
         """Remember under the checkpoint's name that all batches handed out so far are done with; durable on return."""
-        if self._checkpoints is None or self._checkpoint is None:
+        if self._commit is None:
             raise ConfigError("commit() needs a name: open the consumer with checkpoint='NAME'. Nothing was stored")
-        self._checkpoints.commit(self.positions, self._checkpoint)
+        self._commit(self.positions)
 
     def close(self) -> None:
-        """Stops an iteration that waits in another thread, too."""
+        """Stops an iteration that waits in another thread, too. Safe in a signal handler: it never waits."""
         self._stop.set()
-        with self._reading:
-            for tail in self._tails.values():
-                tail.close()
+        if self._reading.acquire(blocking=False):  # else whoever reads closes the files when it is done
+            try:
+                for tail in self._tails.values():
+                    tail.close()
+            finally:
+                self._reading.release()
 
     def __enter__(self) -> Self:
         return self
@@ -165,10 +197,6 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _tail(self, shard: int, stream: str | None) -> ShardTail:
-        (place,) = self._places(shard, stream)
-        return self._tails[place]
 
     def _places(self, shard: int | None, stream: str | None) -> list[Place]:
         stream = stream or self._only_stream

@@ -9,7 +9,8 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -55,10 +56,11 @@ class Producer:
         self._unflushed: dict[int, Packed] = {}  # taken from the packer, not durable yet; retried first
         self._unflushed_bytes = 0
         self._flush_lock = threading.Lock()
+        self._counting = threading.Lock()
         self._room = threading.Condition()
         self._blocked = False  # the one thing that the fast path of send looks at
         self._fenced: Fenced | None = None
-        self._failure: TailraceError | None = None  # of the last flush in the background
+        self._failure: Exception | None = None  # of the last flush in the background
         self._closed = False
         self._press_bytes = 1 if config.buffer_s == 0 else config.buffer_bytes
         self._wake = threading.Event()
@@ -131,22 +133,25 @@ class Producer:
         await asyncio.to_thread(self.flush)
 
     def close(self) -> None:
-        """Flush, seal the files and let the shards go."""
+        """Flush, seal the files and let the shards go. An error tells how many messages are dropped."""
         if self._closed:
             return
-        try:
-            if self._fenced is None:
-                self._flush()
-        finally:
-            self._closed = self._blocked = True
-            self._wake.set()
-            if self._thread is not None:
-                self._thread.join()
-            if self._pool is not None:
-                self._pool.shutdown()
-            problems = [problem for log in self._logs.values() if (problem := _attempt(log.close)) is not None]
-        if problems and self._fenced is None:
-            raise problems[0]
+        problem = _attempt(self._flush)
+        self._packer.close()  # from here on send() refuses, so what this takes is the last
+        if problem is None:
+            problem = _attempt(self._flush)
+        self._closed = self._blocked = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._pool is not None:
+            self._pool.shutdown()
+        sealing = [_attempt(log.close) for log in self._logs.values()]
+        dropped = self._packer.pending_count + sum(packed.count for packed in self._unflushed.values())
+        if problem is not None and dropped:
+            raise _dropped(self.stream, dropped, problem) from problem
+        if self._fenced is None and any(sealing):
+            raise next(problem for problem in sealing if problem)
 
     def __enter__(self) -> Self:
         return self
@@ -205,19 +210,19 @@ class Producer:
     # ---- flushing
 
     def _run(self) -> None:
+        pause_s = self._config.buffer_s if self._config.buffer_s > 0 else 1.0
         while not self._closed:
-            timeout_s = self._config.buffer_s if self._config.buffer_s > 0 else 1.0
-            self._clock.wait(self._wake, timeout_s)
+            self._clock.wait(self._wake, pause_s)
             self._wake.clear()
             if not self._pending_bytes() or self._closed:
                 continue
             try:
                 self._flush()
-            except TailraceError as problem:
+            except Exception as problem:  # whatever it is: kept for those who must wait, and tried again next round
                 if self._fenced:
                     return
-                self._failure = problem  # kept for whoever has to wait because of it; the next round tries again
-                self._clock.wait(threading.Event(), min(timeout_s, 0.1))
+                self._failure = problem
+                self._clock.wait(threading.Event(), min(pause_s, 0.1))
 
     def _flush(self) -> None:
         with self._flush_lock:
@@ -230,20 +235,23 @@ class Producer:
             self._flush_taken()
 
     def _flush_taken(self) -> None:
-        if not self._unflushed:
-            return
+        """Make what was taken durable. What is leaves `_unflushed`, whatever happens to the rest or to us."""
         shards = list(self._unflushed)
-        if self._pool is None or len(shards) == 1:
-            problems = [self._append(shard) for shard in shards]
-        else:
-            problems = list(self._pool.map(self._append, shards))
-        self.flushed_count += sum(
-            self._unflushed[shard].count for shard, problem in zip(shards, problems, strict=True) if not problem
-        )
-        failed = {shard: problem for shard, problem in zip(shards, problems, strict=True) if problem}
-        self._unflushed = {shard: packed for shard, packed in self._unflushed.items() if shard in failed}
-        self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
-        fenced = next((problem for problem in failed.values() if isinstance(problem, Fenced)), None)
+        if not shards:
+            return
+        try:
+            if self._pool is None or len(shards) == 1:
+                problems = [_attempt(lambda shard=shard: self._append(shard)) for shard in shards]  # type: ignore[misc]
+            else:
+                running = [self._pool.submit(_attempt, partial(self._append, shard)) for shard in shards]
+                try:
+                    problems = [future.result() for future in running]
+                finally:
+                    wait(running)  # an interrupt must not leave them at work behind our back
+        finally:
+            self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
+        failed = [problem for problem in problems if problem]
+        fenced = next((problem for problem in failed if isinstance(problem, Fenced)), None)
         with self._room:
             self._fenced = fenced
             self._blocked = bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max
@@ -251,15 +259,25 @@ class Producer:
         if fenced:
             raise fenced
         if failed:
-            shard, problem = next(iter(failed.items()))
             raise FlushFailed(
-                f"{self.stream}: {len(failed)} of {len(shards)} shards could not be flushed; shard {shard}: {problem}. "
-                "Their messages are still here: mend the cause and call flush() again"
-            ) from problem
+                f"{self.stream}: {len(failed)} of {len(shards)} shards could not be flushed: {failed[0]}. Their "
+                "messages are still here: mend the cause and call flush() again"
+            ) from failed[0]
         self._failure = None
 
-    def _append(self, shard: int) -> TailraceError | None:
-        return _attempt(lambda: self._logs[shard].append(self._unflushed[shard]))
+    def _append(self, shard: int) -> None:
+        packed = self._unflushed[shard]
+        self._logs[shard].append(packed)
+        with self._counting:
+            del self._unflushed[shard]
+            self.flushed_count += packed.count
+
+
+def _dropped(stream: str, count: int, problem: TailraceError) -> TailraceError:
+    kind = Fenced if isinstance(problem, Fenced) else FlushFailed
+    dropped = kind(f"{stream}: closed, and {count} messages that were not flushed are dropped: {problem}")
+    dropped.took_effect = problem.took_effect
+    return dropped
 
 
 def _attempt(act: Callable[[], None]) -> TailraceError | None:

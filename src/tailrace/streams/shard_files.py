@@ -1,14 +1,16 @@
 """Reading the files of one shard: a segment's index and data through the durable layer, and where a shard ends."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ..errors import Corrupt, FileMissing
+from ..errors import Corrupt, FileMissing, FileProblem
 from ..files import FileLength, Files, View
 from ..native import ENTRY_BYTES, Block, Records, entry_at
 from .segments import HEADER_BYTES, IndexHeader, Segment, entries_in, entry_offset, segments_of
 
+_TRIES = 100
 _TAIL_ENTRIES, _TAIL_BYTES = 65536, 8 << 20  # how much is checked at a time when a tail may be torn
 
 
@@ -85,6 +87,20 @@ class SegmentView:
             raise Corrupt(f"{self.index_path} has no entry {number}, though its length says so")
         return entry_at(raw, 0)
 
+    def checked_entry(self, number: int) -> tuple[int, int]:
+        """(end, time_us) of one entry, which must match its message: others will build on it."""
+        start, raw = self.start_of(number), self.entries(number, 1)
+        end = entry_at(raw, 0)[0] if raw else start
+        available = self.segment.data_base + self.data_length().readable_bytes
+        if not start < end <= available or Records("", 0, start, raw, self.data(start, end)).count != 1:
+            raise Corrupt(
+                f"the last message is damaged: {self.index_path} byte {entry_offset(number)}, {self.data_path} byte "
+                f"{start - self.segment.data_base}. Restore the files from a copy, or delete the stream; nothing was "
+                "changed. `tailrace verify` shows all damage",
+                position=start,
+            )
+        return entry_at(raw, 0)
+
     def start_of(self, number: int) -> int:
         return self.entry(number - 1)[0] if number else self.segment.data_base
 
@@ -110,15 +126,14 @@ class ShardEnd:
 def find_end(files: Files, stream: str, shard: int) -> ShardEnd:
     """Where a shard ends, judged as every consumer judges it. Corrupt if flushed bytes near the end are bad."""
     folder = shard_folder(stream, shard)
-    while True:
+    for _ in range(_TRIES):
         segments = segments_of(files.list(folder))
-        try:
+        with suppress(FileMissing):  # retention was faster
             end = _find_end(files, folder, segments)
-        except FileMissing:
-            continue  # retention was faster
-        # A file that nobody appends to may have been cut by a segment that came after the list was made.
-        if segments_of(files.list(folder))[-1:] == segments[-1:]:
-            return end
+            # A file that nobody appends to may have been cut by a segment that came after the list was made.
+            if segments_of(files.list(folder))[-1:] == segments[-1:]:
+                return end
+    raise FileProblem(f"{folder} changed {_TRIES} times while its end was looked for; try again")
 
 
 def _find_end(files: Files, folder: str, segments: list[Segment]) -> ShardEnd:
@@ -133,7 +148,7 @@ def _find_end(files: Files, folder: str, segments: list[Segment]) -> ShardEnd:
                 continue  # never finished, and nobody took its place yet
             header = view.header()
             entries = segment.entries_before(later) if later is not None else whole_entries(view, length)
-            position, time_us = view.entry(entries - 1) if entries else (segment.data_base, segment.created_us)
+            position, time_us = view.checked_entry(entries - 1) if entries else (segment.data_base, segment.created_us)
             number = header.base_number + entries
             return ShardEnd(position, number, time_us, segment, segment.index_base_after(entries))
     if segments:  # all of them torn while they were made
@@ -157,7 +172,7 @@ def whole_entries(view: SegmentView, length: FileLength) -> int:
 
 def _good_entries(view: SegmentView, start: int, entries: memoryview) -> int:
     """How many of the entries match their data, looking at a bounded piece of it; 0 only if the first does not."""
-    available = view.data_length().readable_bytes - (start - view.segment.data_base)
+    available = max(0, view.data_length().readable_bytes - (start - view.segment.data_base))
     if good := Records("", 0, start, entries, view.data(start, start + min(available, _TAIL_BYTES))).count:
         return good
     end = entry_at(entries, 0)[0]

@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from ..config import StreamConfig
 from ..env import Clock
@@ -46,20 +46,20 @@ class ShardLog:
             raise
 
     def append(self, packed: Packed) -> None:
-        """Make the messages durable and visible."""
+        """Make the messages durable and visible. Those that are already stay as they are."""
         if self._lost:
             self._claim.check()
             self._find_end()
-            if self.position == packed.end:
-                return  # the try that seemed to fail went through after all
+        if packed.end <= self.position:
+            return  # a try that seemed to fail, or was interrupted, went through after all
         assert packed.start == self.position, (packed.start, self.position)
         if self._open is None or self._is_full(self._open):
             self._roll()
         assert self._open is not None
         try:
             self._open.append(packed)
-        except FileProblem:
-            if self._open.broken:
+        except BaseException as problem:  # an interrupt may come between any two steps
+            if self._open.broken or not isinstance(problem, FileProblem):
                 self._abandon(self._open)
             raise
         self.position = packed.end
@@ -97,11 +97,8 @@ class ShardLog:
         created_us = max(self._clock.time_us(), self.time_us, self._created_us + 1)
         self._created_us = created_us
         segment = Segment(created_us, self.position, self._index_base)
-        try:
-            begun = _OpenSegment.begin(self._claim, segment, IndexHeader(created_us, self.position, self._number))
-        except FileProblem:
-            self._unsettled += segment.data_name, segment.index_name
-            raise
+        header = IndexHeader(created_us, self.position, self._number)
+        begun = _OpenSegment.begin(self._files, self._folder, self._claim, segment, header)
         before, self._open = self._open, begun
         if before is not None:
             try:
@@ -117,7 +114,7 @@ class ShardLog:
 
     def _abandon(self, open_: "_OpenSegment") -> None:
         """A flush failed, so what the disk has of the last bytes is unknown: let go of the segment. The next append
-        looks up what readers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
+        looks up what consumers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
         open_.close()
         self._unsettled += open_.segment.data_name, open_.segment.index_name
         self._open, self._lost = None, True
@@ -130,20 +127,17 @@ class _OpenSegment:
         self.broken = False
 
     @classmethod
-    def begin(cls, claim: Claim, segment: Segment, header: IndexHeader) -> "_OpenSegment":
-        data = claim.create(segment.data_name)
-        try:
-            index = claim.create(segment.index_name)
-        except BaseException:
-            data.close()
-            raise
-        try:
+    def begin(cls, files: Files, folder: str, claim: Claim, segment: Segment, header: IndexHeader) -> "_OpenSegment":
+        """Make both files, or none: a full disk must not breed empty ones. Only what was made here is taken back."""
+        with ExitStack() as undo:
+            appenders = []
+            for name in (segment.data_name, segment.index_name):
+                appenders.append(claim.create(name))
+                undo.callback(_discard, files, f"{folder}/{name}", appenders[-1])
+            data, index = appenders
             index.append(0, [header.encode()])
             index.sync()
-        except BaseException:
-            data.close()
-            index.close()
-            raise
+            undo.pop_all()
         return cls(segment, data, index)
 
     def append(self, packed: Packed) -> None:
@@ -175,3 +169,9 @@ class _OpenSegment:
     def close(self) -> None:
         self._data.close()
         self._index.close()
+
+
+def _discard(files: Files, path: str, appender: Appender) -> None:
+    appender.close()
+    with suppress(TailraceError):
+        files.delete(path)

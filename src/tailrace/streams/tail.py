@@ -8,6 +8,7 @@ Invariants:
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
@@ -23,6 +24,7 @@ Start = Literal["earliest", "latest"] | datetime | int
 
 _WINDOW_ENTRIES = 16384
 _MESSAGE_BYTES_MAX = 1 << 30  # an entry that claims more is not one of ours
+_TRIES = 20
 _RELIST_S = 1.0  # a safety net: look for a new segment now and then even though the old one seems to be alive
 
 
@@ -56,18 +58,26 @@ class ShardTail:
     def seek(self, start: Start) -> None:
         """Go to the first message that begins at or behind a position, or that is not older than a time."""
         self._list()
-        if start == "earliest":
-            self._go_to(self._segments[0].data_base if self._segments else 0)
-        elif start == "latest":
-            self._go_to(self.end())
-        elif isinstance(start, datetime):
-            if start.tzinfo is None:
-                raise ValueError(f"{start} has no time zone; use for example datetime.now(timezone.utc)")
-            self._go_to(self._position_at(round(start.timestamp() * 1_000_000)))
-        elif isinstance(start, int) and start >= 0:
+        if isinstance(start, int) and start >= 0:
             self._go_to(start)
-        else:
+            return
+        for _ in range(_TRIES - 1):  # retention may take the file that was just found
+            with suppress(PositionRetired, FileMissing):
+                self._go_to(self._find(start))
+                return
+            self._list()
+        self._go_to(self._find(start))
+
+    def _find(self, start: Start) -> int:
+        if start == "earliest":
+            return self._segments[0].data_base if self._segments else 0
+        if start == "latest":
+            return self.end()
+        if not isinstance(start, datetime):
             raise ValueError(f"start={start!r}: use 'earliest', 'latest', a datetime, or a position of 0 or more")
+        if start.tzinfo is None:
+            raise ValueError(f"{start} has no time zone; use for example datetime.now(timezone.utc)")
+        return self._position_at(round(start.timestamp() * 1_000_000))
 
     def end(self) -> int:
         """Where the readable messages end now."""
@@ -141,6 +151,8 @@ class ShardTail:
             # Nobody appends to it, so a segment may have come that cuts it, and then its own length says nothing.
             self._list()
             later = self._later(view.segment)
+        if later is not None and view.segment not in self._segments:
+            return self._entry  # retention took it, and perhaps the one that says where it ends: leave it
         if later is not None:
             return view.segment.entries_before(later)
         if length.readable_bytes == length.flushed_bytes:
@@ -165,13 +177,13 @@ class ShardTail:
         if not 0 < end - start <= _MESSAGE_BYTES_MAX:
             raise self._corrupt(view, "an entry that cannot be")
         data = view.data(start, end)
-        if len(data) < end - start:
-            if view.data_length().readable_bytes >= end - view.segment.data_base:
-                return None  # the file system shows the length before the bytes: not yet
-            raise self._corrupt(view, f"a data file that ends at {start + len(data)}")
+        short = len(data) < end - start
+        if short and view.data_length().readable_bytes >= end - view.segment.data_base:
+            return None  # the file system shows the length before the bytes: not yet
         batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data)
-        if batch.count == 0:
-            raise self._corrupt(view, "a message that fails its checksum")
+        if batch.count == 0:  # otherwise what is good before it comes first
+            what = f"a data file that ends at {start + len(data)}" if short else "a message that fails its checksum"
+            raise self._corrupt(view, what)
         self._consume(batch.count)
         return batch
 
@@ -180,6 +192,14 @@ class ShardTail:
             self._position = entry_at(self._window, count - 1)[0]
             self._window = self._window[count * ENTRY_BYTES :]
             self._entry += count
+
+    def _overtaken(self, later: Segment) -> PositionRetired:
+        return PositionRetired(
+            f"{self.stream}/{self.shard}: position {self._position} is before {later.data_base}, where the retained "
+            "messages begin: retention overtook this consumer. Seek to it, or to 'earliest', to go on",
+            position=self._position,
+            retained_start=later.data_base,
+        )
 
     def _corrupt(self, view: SegmentView, what: str) -> Corrupt:
         start, end = self._position, entry_at(self._window, 0)[0] if self._window else 0
@@ -215,18 +235,18 @@ class ShardTail:
         later = self._later(current)
         if later is None:
             return False
+        if current not in self._segments and later.data_base > self._position:
+            raise self._overtaken(later)
         if self._entry < current.entries_before(later):
             return True  # there is more in this one than it seemed
-        if later.data_base < self._position:
+        if later.data_base != self._position:
             raise self._corrupt(self._view, f"the next file begins at {later.data_base}")  # type: ignore[arg-type]
-        if later.data_base > self._position:
-            raise PositionRetired(
-                f"{self.stream}/{self.shard}: position {self._position} is before {later.data_base}, where the "
-                "retained messages begin: retention overtook this consumer. Seek to it, or to 'earliest', to go on",
-                position=self._position,
-                retained_start=later.data_base,
-            )
-        return self._enter(later)
+        if self._enter(later):
+            return True
+        # It is not begun yet, or never will be: then one that was begun later stands in its place.
+        self._list()
+        later = self._later(current)
+        return later is not None and self._enter(later)
 
     def _enter(self, segment: Segment) -> bool:
         """Open a segment at its first entry; False while it is not whole yet."""

@@ -46,7 +46,7 @@ class TextOutput:
             raise problem from None
 
     def abandoned(self) -> bool:
-        """A pipe whose reader has gone would only tell at the next write, and that may be far away."""
+        """A pipe whose other end has gone would only tell at the next write, and that may be far away."""
         if self._path is not None or not stat.S_ISFIFO(os.fstat(self._file.fileno()).st_mode):
             return False
         look = select.poll()
