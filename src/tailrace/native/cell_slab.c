@@ -1,0 +1,148 @@
+#define _GNU_SOURCE
+#include "cell_slab.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+#define TAKEN (1u << 31) /* marks an owner, apart from the number of a free slot */
+
+/* Up to 64 units of 64 bytes each size has its class; from there on there are 32 for each doubling. */
+uint32_t tr_class_of(uint64_t size) {
+    uint32_t units = (uint32_t)((size + TR_DATA_ALIGNMENT - 1) / TR_DATA_ALIGNMENT), shift = 0;
+    while ((units - 1) >> shift >= 64) shift++;
+    return 32 * shift + ((units - 1) >> shift);
+}
+
+uint64_t tr_class_bytes(uint32_t class) {
+    uint32_t shift = class < 64 ? 0 : class / 32 - 1;
+    return (uint64_t)(class - 32 * shift + 1) << shift << 6;
+}
+
+int tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity) {
+    *slabs = (tr_slabs){.file = file, .punched = TR_NONE, .kept = TR_NONE};
+    slabs->count = (uint32_t)(reserved / TR_SLAB_BYTES);
+    slabs->limit = (uint32_t)(capacity / TR_SLAB_BYTES);
+    memset(slabs->with_room, 0xFF, sizeof slabs->with_room);
+    slabs->slabs = calloc(slabs->count, sizeof *slabs->slabs);
+    return slabs->slabs ? 0 : ENOMEM;
+}
+
+void tr_slabs_close(tr_slabs *slabs) {
+    for (uint32_t i = 0; slabs->slabs && i < slabs->fresh; i++) free(slabs->slabs[i].owners);
+    free(slabs->slabs);
+    slabs->slabs = NULL;
+}
+
+static void link_room(tr_slabs *slabs, uint32_t number) {
+    tr_slab *slab = &slabs->slabs[number];
+    uint32_t *first = &slabs->with_room[slab->class];
+    slab->before = TR_NONE;
+    slab->after = *first;
+    if (*first != TR_NONE) slabs->slabs[*first].before = number;
+    *first = number;
+}
+
+static void unlink_room(tr_slabs *slabs, uint32_t number) {
+    tr_slab *slab = &slabs->slabs[number];
+    if (slab->before == TR_NONE)
+        slabs->with_room[slab->class] = slab->after;
+    else
+        slabs->slabs[slab->before].after = slab->after;
+    if (slab->after != TR_NONE) slabs->slabs[slab->after].before = slab->before;
+}
+
+/* An empty slab that has memory, or TR_NONE. */
+static uint32_t take_slab(tr_slabs *slabs) {
+    uint32_t number = slabs->kept;
+    if (number != TR_NONE) {
+        slabs->kept = TR_NONE;
+        return number;
+    }
+    if (slabs->populated >= slabs->limit) return TR_NONE;
+    number = slabs->punched != TR_NONE ? slabs->punched : slabs->fresh < slabs->count ? slabs->fresh : TR_NONE;
+    if (number == TR_NONE) return TR_NONE;
+    /* A file system that cannot promise memory is believed to have it; one that says no is believed too. */
+    if (fallocate(slabs->file, 0, (off_t)number * TR_SLAB_BYTES, TR_SLAB_BYTES) && errno != EOPNOTSUPP) return TR_NONE;
+    if (number == slabs->punched)
+        slabs->punched = slabs->slabs[number].after;
+    else
+        slabs->fresh++;
+    slabs->populated++;
+    return number;
+}
+
+static void give_slab(tr_slabs *slabs, uint32_t number) {
+    if (slabs->kept == TR_NONE) {
+        slabs->kept = number;
+        return;
+    }
+    /* Where holes cannot be punched the memory stays with the file, and the slab is still ours to use again. */
+    (void)fallocate(slabs->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)number * TR_SLAB_BYTES,
+                    TR_SLAB_BYTES);
+    slabs->slabs[number].after = slabs->punched;
+    slabs->punched = number;
+    slabs->populated--;
+}
+
+static int prepare_slab(tr_slabs *slabs, uint32_t number, uint32_t class) {
+    tr_slab *slab = &slabs->slabs[number];
+    uint32_t slots = (uint32_t)(TR_SLAB_BYTES / tr_class_bytes(class));
+    slab->owners = malloc(slots * sizeof *slab->owners);
+    if (!slab->owners) return 0;
+    for (uint32_t i = 0; i < slots; i++) slab->owners[i] = i + 1;
+    slab->class = class;
+    slab->slots = slots;
+    slab->used = slab->first_free = 0;
+    link_room(slabs, number);
+    return 1;
+}
+
+int tr_slot_take(tr_slabs *slabs, uint64_t size, uint64_t *offset) {
+    uint32_t class = tr_class_of(size), number = slabs->with_room[class];
+    if (number == TR_NONE) {
+        number = take_slab(slabs);
+        if (number == TR_NONE) return 0;
+        if (!prepare_slab(slabs, number, class)) {
+            give_slab(slabs, number);
+            return 0;
+        }
+    }
+    tr_slab *slab = &slabs->slabs[number];
+    uint32_t slot = slab->first_free;
+    slab->first_free = slab->owners[slot];
+    if (++slab->used == slab->slots) unlink_room(slabs, number);
+    slabs->used_bytes += tr_class_bytes(class);
+    *offset = (uint64_t)number * TR_SLAB_BYTES + slot * tr_class_bytes(class);
+    return 1;
+}
+
+static uint32_t slot_at(const tr_slab *slab, uint64_t offset) {
+    return (uint32_t)(offset % TR_SLAB_BYTES / tr_class_bytes(slab->class));
+}
+
+void tr_slot_own(tr_slabs *slabs, uint64_t offset, uint32_t owner) {
+    tr_slab *slab = tr_slab_at(slabs, offset);
+    slab->owners[slot_at(slab, offset)] = owner | TAKEN;
+}
+
+void tr_slot_give(tr_slabs *slabs, uint64_t offset) {
+    uint32_t number = (uint32_t)(offset / TR_SLAB_BYTES);
+    tr_slab *slab = &slabs->slabs[number];
+    uint32_t slot = slot_at(slab, offset);
+    slab->owners[slot] = slab->first_free;
+    slab->first_free = slot;
+    slabs->used_bytes -= tr_class_bytes(slab->class);
+    if (slab->used-- == slab->slots) link_room(slabs, number);
+    if (slab->used) return;
+    unlink_room(slabs, number);
+    free(slab->owners);
+    slab->owners = NULL;
+    give_slab(slabs, number);
+}
+
+uint32_t tr_slab_owner(const tr_slab *slab, uint32_t *slot) {
+    for (; slab->owners && *slot < slab->slots; ++*slot)
+        if (slab->owners[*slot] & TAKEN) return slab->owners[*slot] & ~TAKEN;
+    return TR_NONE;
+}

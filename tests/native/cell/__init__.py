@@ -1,0 +1,1 @@
+"""Tests of a cell backend's memory."""

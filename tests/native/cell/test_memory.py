@@ -1,0 +1,164 @@
+"""What is evicted first, how much memory entries take, and that it is given back."""
+
+import pytest
+
+from tailrace.native.cell import SLAB_BYTES, CellView, Outcome, key_hash
+
+from .places import data_memory_bytes, folder, small_cell, weak_hash
+
+
+def fill(cell, count, size, first=1):
+    for number in range(first, first + count):
+        assert cell.set(b"key %05d" % number, bytes(size), (number, 0, 0)) == Outcome.APPLIED
+
+
+def numbers_in(cell):
+    return sorted(int(key[4:]) for key, *_ in cell.items())
+
+
+@pytest.mark.parametrize("policy", ["lrm", "lru"])
+def test_the_least_recent_goes_first_and_four_fifths_stay(policy):
+    with folder() as path:
+        cell = small_cell(path, slabs=4, policy=policy, buckets=512)
+        fill(cell, 100, 4000)
+        cell.touch([key_hash(b"key 00001"), key_hash(b"gone")])
+        cell.set(b"key 00002", bytes(4000), (1000, 0, 0))
+        fill(cell, 200, 4000, first=101)
+        kept = numbers_in(cell)
+        room = 64 * 64  # what such an entry takes
+        assert 0.75 * 4 * SLAB_BYTES < len(kept) * room <= 0.8 * 4 * SLAB_BYTES
+        newest = [number for number in kept if number > 100]
+        assert newest == list(range(301 - len(newest), 301))
+        assert kept[: -len(newest)] == ([1, 2, 99, 100] if policy == "lru" else [2, 98, 99, 100])
+        assert cell.stats()["evicted_capacity"] == 300 - len(kept)
+        assert cell.stats()["touched"] == (policy == "lru")
+
+
+def test_used_keys_outlive_others_only_if_use_counts():
+    for policy, survives in (("lru", True), ("lrm", False)):
+        with folder() as path:
+            cell = small_cell(path, slabs=4, policy=policy, buckets=512)
+            fill(cell, 190, 4000)
+            cell.touch([key_hash(b"key 00001")])
+            assert cell.get(b"key 00002", 0) is not None
+            fill(cell, 50, 4000, first=191)
+            assert [number in numbers_in(cell) for number in (1, 2, 3)] == [survives, survives, False]
+
+
+def test_without_chains_a_full_bucket_drops_its_least_recent():
+    with weak_hash(high_mask=0), folder() as path:
+        cell = small_cell(path, buckets=100, chaining=False)
+        fill(cell, 5, 10)
+        cell.set(b"key 00001", b"again", (9, 0, 0))
+        fill(cell, 1, 10, first=6)
+        assert numbers_in(cell) == [1, 3, 4, 5, 6]
+        assert cell.stats()["evicted_associativity"] == 1
+        view = CellView(path)
+        assert view.get(b"key 00002", 0) is None
+        assert view.hints == []
+
+
+def test_with_chains_the_backend_answers_and_a_free_place_is_taken_again():
+    with weak_hash(high_mask=0), folder() as path:
+        cell, view = small_cell(path, buckets=100), CellView(path)
+        fill(cell, 7, 10)
+        assert cell.stats()["chained"] == 2
+        assert view.get_many([b"key 00006", b"key 00001", b"other"], 0)[0] is None
+        assert view.hints == [0, 2]
+        assert cell.get(b"key 00006", 0) == (bytes(10), (6, 0, 0))
+        cell.erase_many([(b"key 00001", (9, 0, 0)), (b"key 00002", (9, 0, 0))])
+        assert cell.stats()["chained"] == 0
+        assert view.get_many([b"key 00006", b"key 00007", b"other"], 0) == [
+            (bytes(10), (6, 0, 0)),
+            (bytes(10), (7, 0, 0)),
+            None,
+        ]
+        assert view.hints == []
+
+
+def test_a_chunk_takes_three_percent_more_than_its_bytes():
+    """Of the data's memory: header, rounding and the ends of slabs, beside key and value."""
+    with folder() as path:
+        cell = small_cell(path, slabs=64, buckets=4096)
+        key_bytes, count = 24, 3000
+        for number in range(count):
+            cell.set(b"%024d" % number, bytes(4096), (1 + number, 0, 0))
+        taken = cell.stats()["populated_bytes"]
+        whole_slabs = count // 62 * 62  # the last slab is not full yet
+        assert taken == data_memory_bytes(path) == -(-count // 62) * SLAB_BYTES
+        overhead = taken / -(-count // 62) * (count // 62) / whole_slabs - 4096 - key_bytes
+        assert overhead / 4096 <= 0.03
+
+
+def test_slots_waste_little_at_any_size():
+    with folder() as path:
+        cell = small_cell(path, slabs=64)
+        for size in range(1, 20_000, 331):
+            cell.set(b"key", bytes(size), (size, 0, 0))
+            needed = (64 + 8 + size + 63) // 64 * 64
+            assert needed <= cell.stats()["used_bytes"] <= needed * 1.032
+
+
+def test_memory_shrinks_after_erase_and_after_expiry():
+    with folder() as path:
+        cell = small_cell(path, slabs=64, buckets=4096)
+        fill(cell, 1000, 8000)
+        for number in range(1000):
+            cell.set(b"brief %d" % number, bytes(3000), (1, 0, 0), expiry_s=5, now_s=1)
+        full = data_memory_bytes(path)
+        assert full == cell.stats()["populated_bytes"] > 11_000_000
+        cell.erase_many([(b"key %05d" % number, (2000, 0, 0)) for number in range(1, 1001)])
+        assert data_memory_bytes(path) <= full - 8_000_000
+        assert cell.collect(5, 10_000) == 1000
+        assert data_memory_bytes(path) == cell.stats()["populated_bytes"] == SLAB_BYTES  # one is kept at hand
+        assert cell.stats()["used_bytes"] == cell.stats()["records"] == 0
+
+
+def test_emptied_slabs_change_class():
+    with folder() as path:
+        cell = small_cell(path, slabs=4, buckets=64)
+        version = 0
+        for size in (4000, 30_000, 100, 250_000, 4000):
+            for number in range(40):
+                version += 1
+                assert cell.set(b"key %05d" % number, bytes(size), (version, 0, 0)) == Outcome.APPLIED
+                assert cell.get(b"key %05d" % number, 0) == (bytes(size), (version, 0, 0))
+        assert data_memory_bytes(path) <= 4 * SLAB_BYTES
+
+
+def test_collecting_keeps_to_its_budget():
+    with folder() as path:
+        cell = small_cell(path)
+        for number in range(10):
+            cell.set(b"brief %d" % number, b"", (1, 0, 0), expiry_s=5)
+        assert [cell.collect(4, 100), cell.collect(5, 4), cell.collect(5, 4), cell.collect(5, 4)] == [0, 4, 4, 2]
+
+
+def test_another_configuration_is_noticed():
+    with folder() as path:
+        cell = small_cell(path, config_id=1)
+        cell.set(b"key", b"value", (1, 0, 0))
+        open_to_any, strict = CellView(path), CellView(path, config_id=1)
+        assert strict.get(b"key", 0) == (b"value", (1, 0, 0))
+        cell.configure(2)
+        assert open_to_any.get(b"key", 0) == (b"value", (1, 0, 0))
+        assert (open_to_any.config_id, open_to_any.stats()["remaps"]) == (2, 1)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="has configuration 2, not 1"):
+                strict.get(b"key", 0)
+        with pytest.raises(ValueError, match="has configuration 2, not 1"):
+            CellView(path, config_id=1)
+
+
+def test_a_buffer_that_is_too_small_is_refused():
+    with folder() as path:
+        cell = small_cell(path)
+        cell.set(b"key", b"value", (1, 0, 0))
+        view = CellView(path)
+        with pytest.raises(ValueError, match="5 bytes into 4"):
+            view.get_into(b"key", bytearray(4), 0)
+        with pytest.raises(BufferError):
+            view.get_into(b"key", b"read-only", 0)
+        room = bytearray(5)
+        assert view.get_into(b"key", room, 0) == 5
+        assert room == b"value"
