@@ -7,7 +7,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE_C = ["blocks", "checksum", "hash", "records"]
-CELL_C = ["checksum", "cell_hash", "cell_index", "cell_slab", "cell_store", "cell_tombs", "cell_view"]
+CELL_C = ["checksum", "hash", "cell_hash", "cell_index", "cell_slab", "cell_store", "cell_tombs", "cell_view"]
 FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]

@@ -24,7 +24,7 @@ cdef extern from "checksum.h":
     uint32_t tr_crc32c_tables(uint32_t sum, const void *bytes, size_t count) nogil
 
 cdef extern from "hash.h":
-    uint64_t tr_hash64(const void *bytes, size_t count) nogil
+    uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed) nogil
     uint32_t tr_shard_of(uint64_t hash, uint32_t shards) nogil
 
 cdef extern from "records.h":
@@ -143,7 +143,7 @@ def crc32c_tables(source, uint32_t sum=0):
 
 def hash64(source):
     cdef _Bytes view = _Bytes(source)
-    return tr_hash64(view.at, view.count)
+    return tr_hash64(view.at, view.count, 0)
 
 
 def shard_of(key, uint32_t shards):
@@ -432,7 +432,7 @@ cdef class Packer:
             self._turn = self._turn + 1 if self._turn + 1 < <uint32_t> len(self._own) else 0
             return lane
         if shard is None:
-            number = tr_shard_of(tr_hash64(key, key_count), self._shards)
+            number = tr_shard_of(tr_hash64(key, key_count, 0), self._shards)
         elif isinstance(shard, int) and 0 <= shard < self._shards:
             number = shard
         else:

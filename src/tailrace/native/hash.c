@@ -21,12 +21,12 @@ static inline uint32_t load32(const uint8_t *at) {
     return word;
 }
 
-uint64_t tr_hash64(const void *bytes, size_t count) {
+uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed) {
     const uint8_t *at = bytes;
     size_t left = count;
-    uint64_t hash = P5;
+    uint64_t hash = seed + P5;
     if (left >= 32) {
-        uint64_t lanes[4] = {P1 + P2, P2, 0, 0 - P1};
+        uint64_t lanes[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
         for (; left >= 32; left -= 32)
             for (int i = 0; i < 4; i++, at += 8) lanes[i] = round_of(lanes[i], load64(at));
         hash = rotate(lanes[0], 1) + rotate(lanes[1], 7) + rotate(lanes[2], 12) + rotate(lanes[3], 18);

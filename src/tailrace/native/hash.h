@@ -1,11 +1,11 @@
-/* XXH64 with seed 0: which shard a key belongs to. Written down in docs/formats/, since other languages must agree. */
+/* XXH64. With seed 0 it decides which shard a key belongs to: docs/formats/ says so, since other languages must agree. */
 #ifndef TAILRACE_HASH_H
 #define TAILRACE_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t tr_hash64(const void *bytes, size_t count);
+uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed);
 
 /* The shard of a key: the hash scaled to [0, shards), which needs no division and no power of two. */
 static inline uint32_t tr_shard_of(uint64_t hash, uint32_t shards) {
