@@ -66,7 +66,9 @@ class Producer:
         self._wake = threading.Event()
         self._pool = ThreadPoolExecutor(min(len(logs), _FLUSH_THREADS)) if len(logs) > 1 else None
         self._thread: threading.Thread | None = None
+        self._indirect = True  # send_async() must go through send(): it may flush, or the clock is not the machine's
         if not math.isinf(config.buffer_s):
+            self._indirect = self._now is not None
             self._thread = threading.Thread(target=self._run, name=f"tailrace flush {stream}", daemon=True)
             self._thread.start()
 
@@ -116,9 +118,9 @@ class Producer:
         self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None
     ) -> Awaitable[None]:
         """`send` for coroutines: await it. When the buffer is full it waits, without stopping the others."""
-        if self._blocked or self._thread is None:
+        if self._blocked or self._indirect:
             return asyncio.to_thread(self.send, value, key, shard=shard)
-        if self._packer.add(value, key, shard, self._now and self._now()) >= self._press_bytes:
+        if self._packer.add(value, key, shard) >= self._press_bytes:
             self._press()
         return _READY
 

@@ -64,20 +64,27 @@ def _repeat(folder: str, scale: float, progress: Callable[[str], None]) -> dict[
     array = pa.array(rows, pa.binary())
     keys = pa.array([b"key-%06d" % i for i in range(len(rows))], pa.binary())
     figures: dict[str, float] = {"memcpy_gb_per_s": _memcpy(int(256e6 * max(scale, 0.1))) / 1e9}
-    figures["disk_mb_per_s"] = _disk(f"{folder}/plain", int(many * (_VALUE_BYTES + 24))) / 1e6
+    limits = []
+
+    def produced(count: int, act: Callable[[], object]) -> float:
+        """Messages a second. The disk's limit is measured right before: it is what the figure is compared with, and it
+        leaves memory that was just touched, which a virtual machine may otherwise have given back to its host."""
+        limits.append(_disk(f"{folder}/plain", int(many * (_VALUE_BYTES + 24))) / 1e6)
+        return count / _timed(act)
+
     with open_world(f"{folder}/world") as world:
         progress("produce")
-        figures["produce_send_msgs_per_s"] = sends / _timed(lambda: _send(world, value, sends))
-        figures["produce_send_async_msgs_per_s"] = sends / _timed(lambda: asyncio.run(_send_async(world, value, sends)))
+        figures["produce_send_msgs_per_s"] = produced(sends, lambda: _send(world, value, sends))
+        figures["produce_send_async_msgs_per_s"] = produced(
+            sends, lambda: asyncio.run(_send_async(world, value, sends))
+        )
         calls = many // len(rows)
-        many_s = _timed(lambda: _send_many(world, "many", array, None, calls))
-        figures["produce_many_msgs_per_s"] = calls * len(rows) / many_s
-        figures["produce_many_of_disk"] = (
-            calls * len(rows) * (_VALUE_BYTES + 24) / many_s / 1e6 / figures["disk_mb_per_s"]
-        )
-        figures["produce_lists_msgs_per_s"] = (
-            calls * len(rows) / _timed(lambda: _send_many(world, "lists", rows, None, calls))
-        )
+        sent = calls * len(rows)
+        figures["produce_many_msgs_per_s"] = produced(sent, lambda: _send_many(world, "many", array, None, calls))
+        bytes_per_s = figures["produce_many_msgs_per_s"] * (_VALUE_BYTES + 24)
+        figures["produce_many_of_disk"] = bytes_per_s / 1e6 / limits[-1]
+        figures["produce_lists_msgs_per_s"] = produced(sent, lambda: _send_many(world, "lists", rows, None, calls))
+        figures["disk_mb_per_s"] = sorted(limits)[len(limits) // 2]
         _send_many(world, "keyed", array, keys, calls)
         large = [os.urandom(_LARGE_BYTES)] * 4000
         _send_many(world, "large", large, None, max(1, int(100 * scale)))
