@@ -1,4 +1,4 @@
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 
 from typing_extensions import Buffer
 
@@ -107,6 +107,13 @@ class Packer:
         shard: int | None = None,
         time_us: int | None = None,
     ) -> int: ...
+    detour: bool
+    long_way: Callable[..., Awaitable[None]] | None
+    press_bytes: int
+    press: Callable[[], None] | None
+    def offer(
+        self, value: Buffer | None, key: Buffer | None = None, *, shard: int | None = None
+    ) -> Awaitable[None]: ...
     def take(self) -> dict[int, Packed]: ...
     @property
     def pending_count(self) -> int: ...

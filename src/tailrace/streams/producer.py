@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..config import ProducerConfig
 from ..env import Clock, SystemClock
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
-from ..native import Packed, Packer, Ready
+from ..native import Packed, Packer
 from .columns import Columns
 from .shard_log import ShardLog
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow
     from typing_extensions import Buffer
 
-_READY = Ready()
 _FLUSH_THREADS = 8  # shards flushed side by side: their disk waits overlap
 
 
@@ -66,11 +65,15 @@ class Producer:
         self._wake = threading.Event()
         self._pool = ThreadPoolExecutor(min(len(logs), _FLUSH_THREADS)) if len(logs) > 1 else None
         self._thread: threading.Thread | None = None
-        self._indirect = True  # send_async() must go through send(): it may flush, or the clock is not the machine's
+        self._indirect = True  # send_async must go through send: it may flush, or the clock is not the machine's
         if not math.isinf(config.buffer_s):
             self._indirect = self._now is not None
             self._thread = threading.Thread(target=self._run, name=f"tailrace flush {stream}", daemon=True)
             self._thread.start()
+        self._packer.press_bytes, self._packer.press = self._press_bytes, self._press
+        self._packer.long_way = self._send_the_long_way
+        self._block(False)
+        self.send_async = self._packer.offer
 
     # ---- sending
 
@@ -114,15 +117,13 @@ class Producer:
             raise self._refusal()
         self._flush()
 
-    def send_async(
+    #: `send` for coroutines: await it. When the buffer is full it waits, without stopping the others.
+    send_async: Callable[..., Awaitable[None]]
+
+    async def _send_the_long_way(
         self, value: "Buffer | None", key: "Buffer | None" = None, *, shard: int | None = None
-    ) -> Awaitable[None]:
-        """`send` for coroutines: await it. When the buffer is full it waits, without stopping the others."""
-        if self._blocked or self._indirect:
-            return asyncio.to_thread(self.send, value, key, shard=shard)
-        if self._packer.add(value, key, shard) >= self._press_bytes:
-            self._press()
-        return _READY
+    ) -> None:
+        await asyncio.to_thread(self.send, value, key, shard=shard)
 
     async def send_many_async(self, values: Any, keys: Any = None, *, shard: int | None = None) -> int:
         """`send_many` for coroutines."""
@@ -142,7 +143,8 @@ class Producer:
         self._packer.close()  # from here on send() refuses, so what this takes is the last
         if problem is None:
             problem = _attempt(self._flush)
-        self._closed = self._blocked = True
+        self._closed = True
+        self._block(True)
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -182,7 +184,11 @@ class Producer:
             self._wake.set()
         if self._pending_bytes() >= self._config.pending_bytes_max:
             with self._room:  # asked again: a flush may just have made room, and nobody else would take the block away
-                self._blocked = self._pending_bytes() >= self._config.pending_bytes_max
+                self._block(self._pending_bytes() >= self._config.pending_bytes_max)
+
+    def _block(self, blocked: bool) -> None:
+        self._blocked = blocked
+        self._packer.detour = blocked or self._indirect
 
     def _wait_for_room(self) -> None:
         if self._closed or self._fenced:
@@ -256,7 +262,7 @@ class Producer:
         fenced = next((problem for problem in failed if isinstance(problem, Fenced)), None)
         with self._room:
             self._fenced = fenced
-            self._blocked = bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max
+            self._block(bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max)
             self._room.notify_all()
         if fenced:
             raise fenced
