@@ -1,4 +1,4 @@
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import Buffer
 
@@ -60,9 +60,6 @@ class Records:
     def columns(
         self,
     ) -> tuple[Block, Block, Block | None, int, Buffer, Block, Block | None, int, Block, Block, Block]: ...
-
-class Ready:
-    def __await__(self) -> Generator[None]: ...
 
 class Packed:
     @property
