@@ -7,7 +7,11 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE_C = ["blocks", "checksum", "hash", "records"]
-CELL_C = ["checksum", "hash", "cell_hash", "cell_index", "cell_slab", "cell_store", "cell_tombs", "cell_view"]
+SHARED_C = ["checksum", "hash", "cell_hash", "cell_probe", "cell_view"]
+CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", "cell_ghosts", "cell_index"]
+CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]
+ENGINE_C = [*SHARED_C, "cell_answer", "cell_engine", "cell_link", "cell_tickets"]
+CLIENT_C = [*SHARED_C, "cell_client", "cell_link", "cell_mutation"]
 FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]
@@ -27,5 +31,6 @@ def extension(name: str, own_c: list[str]) -> Extension:
     )
 
 
-extensions = [extension("_core", CORE_C), extension("_cell", CELL_C)]
+OWN_C = {"_core": CORE_C, "_cell": CELL_C, "_client": CLIENT_C, "_engine": ENGINE_C}
+extensions = [extension(name, own_c) for name, own_c in OWN_C.items()]
 setup(ext_modules=cythonize(extensions, language_level=3, include_path=["src"]))

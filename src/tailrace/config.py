@@ -107,6 +107,91 @@ class ConsumerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """What a cache is made with. Equal for all its backends and clients."""
+
+    mode: str = "R=1"  # or R=2/immutable: two copies, set once; R=3.2: three copies, of which two must agree
+    backends: int = 1
+    memory_bytes: int = 256 * MIB  # of each backend's data; collecting begins at 80 % of it
+    keys_expected: int = 1024  # of each backend; its index grows beyond that, this only saves the growing
+    policy: str = "lrm"  # who goes first: lrm, least recently modified; lru, least recently used; arc, adaptive
+    ttl_s: float | None = None  # of entries that are set without one; None: they stay until room is needed
+    chaining: bool = True  # keep keys that find no place in the index, answered by the backend itself
+    tombstones: int = 4096  # of each backend: erased keys whose versions are known exactly
+    repair_s: float = 30.0  # how often backends compare what they have
+    clock_error_s: float = 1.0  # how far a client's clock may run ahead of a backend's
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _require(self.mode in CACHE_MODES, "mode", self.mode, " or ".join(CACHE_MODES))
+        _require(
+            self.copies <= self.backends <= 65536, "backends", self.backends, f"{self.copies} to 65536 for {self.mode}"
+        )
+        _require(MIB <= self.memory_bytes <= 1 << 37, "memory_bytes", self.memory_bytes, f"{MIB} to {1 << 37}")
+        _require(1 <= self.keys_expected <= 1 << 31, "keys_expected", self.keys_expected, f"1 to {1 << 31}")
+        _require(self.policy in ("lrm", "lru", "arc"), "policy", self.policy, "lrm, lru or arc")
+        _require(self.ttl_s is None or 1 <= self.ttl_s <= 1e9, "ttl_s", self.ttl_s, "1 or more, or leave it out")
+        _require(0 <= self.tombstones <= 1 << 24, "tombstones", self.tombstones, f"0 to {1 << 24}")
+        _require(0 < self.repair_s <= _WAIT_S_MAX, "repair_s", self.repair_s, "more than 0")
+        _require(0 <= self.clock_error_s <= 3600, "clock_error_s", self.clock_error_s, "0 to 3600")
+
+    @property
+    def copies(self) -> int:
+        return CACHE_MODES[self.mode][0]
+
+    @property
+    def quorum(self) -> int:
+        return CACHE_MODES[self.mode][1]
+
+    @property
+    def immutable(self) -> bool:
+        return self.mode == "R=2/immutable"
+
+
+#: By mode: how many backends have a copy, and how many of them must agree.
+CACHE_MODES = {"R=1": (1, 1), "R=2/immutable": (2, 1), "R=3.2": (3, 2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheClientConfig:
+    """How a client uses a cache."""
+
+    deadline_s: float = 0.5  # of one call, with all its retries
+    attempts_max: int = 8  # of one key, when replicas differ or bytes are torn
+    hedge_s: float = 0.03  # a relaxed read asks another replica after this
+    inline_bytes_max: int = 16 * KIB  # larger values are not sent along with the index, but read in a second step
+    touch_s: float = 1.0  # how often the backends are told which keys were read, if their policy asks for it
+    transport: str = "best"  # memory on one host, engines between hosts, else rpc; or name the one to use
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _require(0 < self.deadline_s <= 3600, "deadline_s", self.deadline_s, "more than 0, up to 3600")
+        _require(1 <= self.attempts_max <= 255, "attempts_max", self.attempts_max, "1 to 255")
+        _require(0 < self.hedge_s <= 3600, "hedge_s", self.hedge_s, "more than 0, up to 3600")
+        _require(0 <= self.inline_bytes_max <= MIB, "inline_bytes_max", self.inline_bytes_max, f"0 to {MIB}")
+        _require(0 < self.touch_s <= 3600, "touch_s", self.touch_s, "more than 0, up to 3600")
+        words = ("best", "memory", "engine", "rpc")
+        _require(self.transport in words, "transport", self.transport, " or ".join(words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Mutual TLS: who we are, and whom we trust. PEM files; the certificate may be followed by its chain.
+
+    A process is known by its certificate's alternative names: URIs and DNS names.
+    """
+
+    certificate: str
+    key: str
+    roots: str
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("certificate", "key", "roots"):
+            _require(getattr(self, name) != "", name, "", "the path of a PEM file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     """tailrace.toml. A stream's own table begins from `defaults`, not from ours."""
 
@@ -114,9 +199,14 @@ class WorldConfig:
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
+    caches: Mapping[str, CacheConfig] = field(default_factory=dict)
+    cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)
+
+    def cache(self, name: str) -> CacheConfig:
+        return self.caches.get(name, CacheConfig())
 
 
 def parse_world(text: str, source: str = "tailrace.toml") -> WorldConfig:
@@ -166,29 +256,37 @@ def encode(config: Any) -> dict[str, Any]:
 
 
 def _world(table: dict[str, Any]) -> WorldConfig:
-    streams = table.pop("streams", {})
+    streams, caches = table.pop("streams", {}), table.pop("caches", {})
     world = decode(WorldConfig, table)
-    if not isinstance(streams, dict):
-        raise ConfigError(f"streams={streams!r}: use one table per stream, [streams.NAME]")
+    return dataclasses.replace(
+        world,
+        streams=_by_name(StreamConfig, "stream", streams, world.defaults),
+        caches=_by_name(CacheConfig, "cache", caches, None),
+    )
+
+
+def _by_name(kind: type[T], word: str, tables: Any, base: T | None) -> dict[str, T]:
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{word}s={tables!r}: use one table per {word}, [{word}s.NAME]")
     decoded = {}
-    for name, settings in streams.items():
+    for name, settings in tables.items():
         try:
-            check_name(name, "stream")
+            check_name(name, word)
         except NameRefused as refused:
-            raise ConfigError(f"streams: {refused}") from None
-        decoded[name] = _convert(StreamConfig, settings, f"streams.{name}", world.defaults)
-    return dataclasses.replace(world, streams=decoded)
+            raise ConfigError(f"{word}s: {refused}") from None
+        decoded[name] = _convert(kind, settings, f"{word}s.{name}", base)
+    return decoded
 
 
 def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if dataclasses.is_dataclass(hint):
         if isinstance(value, typing.cast(type[Any], hint)):
             return value
         if not isinstance(value, dict):
             raise ConfigError(f"{path}={value!r}: use a table")
         return decode(typing.cast(type[Any], hint), value, path, base)
-    if isinstance(hint, types.UnionType):
-        hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: use a list")

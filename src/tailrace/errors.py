@@ -5,6 +5,15 @@
     ├── NameRefused            a name from outside that may not touch a path
     ├── StreamMissing          no such stream, and it was not to be made
     ├── StreamExists           the stream is there already, with other settings
+    ├── CacheMissing           no such cache, and it was not to be made
+    ├── CacheExists            the cache is there already, with other settings
+    ├── CacheRefused           a mutation that a quorum of backends did not take
+    │   ├── CacheFull          no memory, with nothing left to evict
+    │   ├── ValueTooLarge      larger than an entry may be
+    │   ├── KeyExists          the cache is immutable, and the key is set already
+    │   ├── ClockAhead         this machine's clock is further ahead than the backends allow
+    │   └── CacheUnavailable   too few backends can be reached
+    ├── CacheUnconfirmed       a mutation that some backends took, or may have taken: read before retrying
     ├── FileProblem            the durable layer refused
     │   ├── DiskFull           no space: what was sent stays in memory; make room and flush again
     │   ├── Fenced             a newer appender took over: stop, or open again
@@ -15,8 +24,15 @@
     ├── Closed                 used after close()
     ├── Corrupt                bytes below the flushed length fail their checksum
     ├── PositionRetired        reading before what retention has kept
-    └── CoordinationError      the coordination store refused
-        └── LeaseExpired       the lease ran out: what it held is gone
+    ├── CoordinationError      the coordination store refused
+    │   └── LeaseExpired       the lease ran out: what it held is gone
+    └── WireProblem            a call to another process did not succeed
+        ├── Unreachable        nobody answers there, or not any more
+        ├── DeadlineExceeded   no answer in time
+        ├── Denied             the other side does not trust us, or we do not trust it
+        ├── WireRefused        the request can never be right: too large, malformed, unknown
+        ├── Busy               too many calls at once: try again in a moment
+        └── PeerFailed         the other side tried and failed
 
 A message says what was tried, what was seen, and what to do next. `took_effect` answers "may I retry?".
 """
@@ -43,6 +59,44 @@ class StreamMissing(TailraceError):
 
 class StreamExists(TailraceError):
     """The stream is there already and differs from what was asked."""
+
+
+class CacheMissing(TailraceError):
+    """There is no cache of this name."""
+
+
+class CacheExists(TailraceError):
+    """The cache is there already and differs from what was asked."""
+
+
+class CacheRefused(TailraceError):
+    """A quorum of the backends did not take it; nothing was changed."""
+
+
+class CacheFull(CacheRefused):
+    """No memory, with nothing left to evict."""
+
+
+class ValueTooLarge(CacheRefused):
+    """An entry that does not fit a backend's memory layout."""
+
+
+class KeyExists(CacheRefused):
+    """The cache is immutable: erase the key before it is set anew."""
+
+
+class ClockAhead(CacheRefused):
+    """This machine's clock is further ahead of the backends' than the cache allows. Set it right."""
+
+
+class CacheUnavailable(CacheRefused):
+    """Too few backends can be reached to do it."""
+
+
+class CacheUnconfirmed(TailraceError):
+    """Fewer backends than a quorum are known to have taken it. It may show later; read before you retry."""
+
+    took_effect = None
 
 
 class FileProblem(TailraceError):
@@ -104,3 +158,38 @@ class CoordinationError(TailraceError):
 
 class LeaseExpired(CoordinationError):
     """The lease ran out; the keys bound to it are gone."""
+
+
+class WireProblem(TailraceError):
+    """A call to another process did not succeed. Each says for itself whether it may have taken effect; a call that
+    only looks never has."""
+
+
+class Unreachable(WireProblem):
+    """Nobody answers there. took_effect is False if the call was never sent, None if the connection broke under it."""
+
+    took_effect: bool | None = None
+
+
+class DeadlineExceeded(WireProblem):
+    """No answer in time. The other side may have done it, or may do it yet."""
+
+    took_effect: bool | None = None
+
+
+class Denied(WireProblem):
+    """The caller's identity is unknown to the other side, or has no grant for this."""
+
+
+class WireRefused(WireProblem):
+    """The request is too large, malformed, or of a kind that the other side does not know; it would be again."""
+
+
+class Busy(WireProblem):
+    """The other side has as many calls as it takes."""
+
+
+class PeerFailed(WireProblem):
+    """The other side tried and failed, or answered what makes no sense."""
+
+    took_effect: bool | None = None

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The thin binding of a cell backend's memory: `Cell` writes it, `CellView` reads it. What decides is in the C files.
 
-A Cell runs under the interpreter's lock, which makes its callers take turns. A CellView lets go of the lock while it
-looks and copies; it belongs to one thread at a time and says so when two come at once.
+Callers of a Cell take turns by the cell's own lock, so that others may hold it without the interpreter's. While it is
+held no Python object is made that could set off a collection of garbage, since that may call anything. A CellView lets
+go of the interpreter's lock while it looks and copies; it belongs to one thread at a time and says so when two come at
+once.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, strdup
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strdup
 
 import errno
 import os
@@ -18,7 +20,7 @@ from enum import IntEnum
 
 cdef extern from "cell.h":
     enum: TR_HEAD_BYTES, TR_BUCKET_BYTES, TR_BUCKET_ENTRIES, TR_DATA_HEADER_BYTES, TR_SLAB_BYTES, TR_WHY_BYTES
-    uint64_t TR_CELL_REVOKED
+    uint64_t TR_CELL_REVOKED, TR_RESERVE_BYTES_MAX
     ctypedef struct tr_key_hash:
         uint64_t low, high
     ctypedef struct tr_version:
@@ -34,15 +36,26 @@ cdef extern from "cell.h":
     tr_key_hash tr_key_hash_of(tr_slice key) nogil
     void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask)
 
+cdef extern from "cell_recency.h":
+    ctypedef enum tr_policy:
+        TR_LRM, TR_LRU, TR_ARC
+
+cdef extern from "cell_tombs.h":
+    ctypedef struct tr_gone:
+        tr_key_hash hash
+        tr_version version
+
 cdef extern from "cell_store.h":
     ctypedef enum tr_outcome:
-        TR_APPLIED, TR_STALE, TR_MISMATCH, TR_TOO_LARGE, TR_NO_ROOM
+        TR_APPLIED, TR_STALE, TR_MISMATCH, TR_TOO_LARGE, TR_NO_ROOM, TR_AHEAD
     ctypedef struct tr_cell_config:
         uint64_t reserve_bytes, capacity_bytes, buckets, config_id
         uint32_t tombstones
-        int by_use, chaining
+        tr_policy policy
+        int chaining
     ctypedef struct tr_cell_stats:
-        uint64_t records, chained, used_bytes, populated_bytes, buckets, generation, growths, growths_failed
+        uint64_t records, chained, used_bytes, populated_bytes, index_bytes, heap_bytes
+        uint64_t buckets, generation, growths, growths_failed, moved
         uint64_t evicted_capacity, evicted_associativity, expired, tombstones, touched
         tr_version summary
     ctypedef struct tr_item:
@@ -53,21 +66,51 @@ cdef extern from "cell_store.h":
     ctypedef struct tr_cell:
         pass
     int tr_cell_open(tr_cell **opened, const char *folder, const tr_cell_config *config, char *why)
-    void tr_cell_close(tr_cell *cell)
+    void tr_cell_close(tr_cell *cell) nogil
+    void tr_cell_free(tr_cell *cell) nogil
+    int tr_cell_lock(tr_cell *cell) nogil
+    int tr_cell_try_lock(tr_cell *cell) nogil
+    void tr_cell_unlock(tr_cell *cell) nogil
     tr_outcome tr_cell_set(tr_cell *cell, tr_slice key, tr_slice value, tr_version version, uint32_t expiry_s,
-                           uint32_t now_s, const tr_version *expected)
-    tr_outcome tr_cell_erase(tr_cell *cell, tr_slice key, tr_version version)
-    int tr_cell_get(tr_cell *cell, tr_slice key, uint32_t now_s, tr_item *item)
-    void tr_cell_touch(tr_cell *cell, tr_key_hash hash)
-    uint64_t tr_cell_collect(tr_cell *cell, uint32_t now_s, uint64_t budget)
-    void tr_cell_configure(tr_cell *cell, uint64_t config_id)
-    uint32_t tr_cell_records(const tr_cell *cell)
-    int tr_cell_item_at(tr_cell *cell, uint32_t number, tr_item *item)
-    tr_cell_stats tr_cell_look(const tr_cell *cell)
+                           uint32_t now_s, const tr_version *expected) nogil
+    tr_outcome tr_cell_erase(tr_cell *cell, tr_slice key, tr_version version) nogil
+    int tr_cell_get(tr_cell *cell, tr_slice key, uint32_t now_s, tr_item *item) nogil
+    void tr_cell_touch(tr_cell *cell, tr_key_hash hash) nogil
+    tr_version tr_cell_floor(const tr_cell *cell, tr_slice key) nogil
+    uint64_t tr_cell_collect(tr_cell *cell, uint32_t now_s, uint64_t budget) nogil
+    void tr_cell_configure(tr_cell *cell, uint64_t config_id) nogil
+    uint32_t tr_cell_records(const tr_cell *cell) nogil
+    int tr_cell_item_at(const tr_cell *cell, uint32_t number, tr_item *item) nogil
+    int tr_cell_item_of(const tr_cell *cell, tr_key_hash hash, tr_item *item) nogil
+    tr_gone tr_cell_gone_at(const tr_cell *cell, uint32_t number) nogil
+    tr_cell_stats tr_cell_look(const tr_cell *cell) nogil
+    uint64_t tr_cell_instance(const tr_cell *cell) nogil
+    void tr_cell_remove(tr_cell *cell) nogil
+    void tr_cell_bury(tr_cell *cell, tr_key_hash hash, tr_version version) nogil
+    void tr_cell_raise(tr_cell *cell, tr_version version) nogil
+
+cdef extern from "cell_mutation.h" nogil:
+    long long tr_frame_check(tr_slice frame, char *why)
+
+cdef extern from "cell_apply.h" nogil:
+    void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
+                        tr_version *floor)
+
+cdef extern from "cell_cohort.h" nogil:
+    enum: TR_PARTITIONS
+    ctypedef struct tr_buffer:
+        uint8_t *at
+        uint64_t count
+    void tr_buffer_free(tr_buffer *buffer)
+    int tr_cohort_digest(tr_cell *cell, uint32_t home, uint32_t backends, uint64_t *digests)
+    int tr_cohort_list(tr_cell *cell, uint32_t home, uint32_t backends, uint64_t partitions, tr_buffer *list)
+    int tr_cohort_fetch(tr_cell *cell, const tr_key_hash *hashes, uint64_t count, uint64_t bytes_max,
+                        tr_buffer *frame, uint64_t *done)
 
 cdef extern from "cell_view.h":
     ctypedef enum tr_probe_state:
         TR_PROBE_NEW, TR_PROBE_FOUND, TR_PROBE_HIT, TR_PROBE_MISS, TR_PROBE_ASK, TR_PROBE_UNSETTLED, TR_PROBE_REVOKED
+        TR_PROBE_DOWN
     ctypedef struct tr_probe:
         tr_slice key
         tr_index_entry entry
@@ -87,6 +130,7 @@ cdef extern from "cell_view.h":
 
 
 SLAB_BYTES = TR_SLAB_BYTES
+PARTITIONS = TR_PARTITIONS  # of the keys of one home, for digests and lists
 # The layout's sizes, for a test that holds them against docs/formats/cells.md.
 _LAYOUT = {"head": TR_HEAD_BYTES, "bucket": TR_BUCKET_BYTES, "entries": TR_BUCKET_ENTRIES,
            "data header": TR_DATA_HEADER_BYTES, "slab": TR_SLAB_BYTES}
@@ -99,6 +143,7 @@ class Outcome(IntEnum):
     MISMATCH = TR_MISMATCH
     TOO_LARGE = TR_TOO_LARGE
     NO_ROOM = TR_NO_ROOM
+    AHEAD = TR_AHEAD
 
 
 cdef tuple _OUTCOMES = tuple(Outcome)
@@ -154,11 +199,16 @@ def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFF
     tr_key_hash_weaken(low_mask, high_mask)
 
 
+cdef enum:
+    LISTED = 512  # records that are listed before others get their turn
+
+
 cdef class Cell:
     """One backend's memory in a folder that is its own. Versions are (clock, client, sequence); expiry 0 means never.
 
     `capacity_bytes` bounds the memory of the data, which lies anywhere in `reserve_bytes` of addresses. `policy` says
-    what goes first: "lrm", least recently modified, or "lru", least recently used as far as `touch` and `get` tell.
+    what goes first: "lrm", least recently modified; "lru", least recently used as far as `touch` and `get` tell; or
+    "arc", which weighs what came once against what came again. Threads may share a Cell.
     """
     cdef tr_cell *cell
     cdef readonly object folder
@@ -167,11 +217,12 @@ cdef class Cell:
                   uint64_t config_id=0, *, bint chaining=True, uint32_t tombstones=4096):
         cdef tr_cell_config config
         cdef char[TR_WHY_BYTES] why
-        if policy not in ("lrm", "lru"):
-            raise ValueError(f"policy {policy!r}; use 'lrm' or 'lru'")
-        if not SLAB_BYTES <= capacity_bytes <= reserve_bytes <= 1 << 46:
+        policies = {"lrm": TR_LRM, "lru": TR_LRU, "arc": TR_ARC}
+        if policy not in policies:
+            raise ValueError(f"policy {policy!r}; use 'lrm', 'lru' or 'arc'")
+        if not SLAB_BYTES <= capacity_bytes <= reserve_bytes <= TR_RESERVE_BYTES_MAX:
             raise ValueError(f"capacity_bytes={capacity_bytes}, reserve_bytes={reserve_bytes}; a capacity of a slab "
-                             f"({SLAB_BYTES}) or more fits within the reserve, and that within 64 TiB")
+                             f"({SLAB_BYTES}) or more fits within the reserve, and that within {TR_RESERVE_BYTES_MAX}")
         if not 1 <= buckets <= 1 << 32:
             raise ValueError(f"buckets={buckets}; use 1 to {1 << 32}")
         if config_id == TR_CELL_REVOKED:
@@ -181,7 +232,7 @@ cdef class Cell:
         self.folder = folder
         config.reserve_bytes = (reserve_bytes + SLAB_BYTES - 1) // SLAB_BYTES * SLAB_BYTES
         config.capacity_bytes, config.buckets, config.config_id = capacity_bytes, buckets, config_id
-        config.tombstones, config.by_use, config.chaining = tombstones, policy == "lru", chaining
+        config.tombstones, config.policy, config.chaining = tombstones, <tr_policy> <int> policies[policy], chaining
         error = tr_cell_open(&self.cell, os.fsencode(folder), &config, why)
         if error:
             self.cell = NULL
@@ -189,42 +240,177 @@ cdef class Cell:
 
     def __dealloc__(self):
         if self.cell != NULL:
-            tr_cell_close(self.cell)
+            tr_cell_free(self.cell)
 
-    def close(self):
-        """Let go of the folder. Its files stay, and readers go on with them until the next backend starts there."""
-        if self.cell != NULL:
-            tr_cell_close(self.cell)
-            self.cell = NULL
+    def close(self, *, bint remove=False):
+        """Let go of the folder. Its files stay, and views go on with them until the next backend starts there; or
+        `remove` takes them away, and views notice."""
+        with nogil:
+            if remove:
+                tr_cell_remove(self.cell)
+            else:
+                tr_cell_close(self.cell)
 
-    cdef tr_cell *opened(self) except NULL:
-        if self.cell == NULL:
+    @property
+    def instance_id(self):
+        return tr_cell_instance(self.cell)
+
+    def apply(self, frame, uint32_t now_s, uint64_t clock_max):
+        """Apply a frame of mutations, docs/formats/mutations.md: (an Outcome's byte for each, the highest version that
+        stood in the way). ValueError: the frame is wrong somewhere, and nothing was applied."""
+        cdef _Bytes held = _Bytes(frame)
+        cdef tr_slice slice = held.slice
+        cdef char[TR_WHY_BYTES] why
+        cdef tr_version floor
+        cdef long long count
+        cdef uint8_t *at
+        with nogil:
+            count = tr_frame_check(slice, why)
+        if count < 0:
+            raise ValueError(why.decode("utf-8", "replace"))
+        cdef bytes outcomes = PyBytes_FromStringAndSize(NULL, count)
+        at = <uint8_t *> PyBytes_AS_STRING(outcomes)
+        floor.clock = floor.client = floor.sequence = 0
+        cdef tr_cell *cell = self.locked()
+        with nogil:
+            tr_frame_apply(cell, slice, now_s, clock_max, at, &floor)
+            tr_cell_unlock(cell)
+        return outcomes, _as_tuple(floor)
+
+    cdef _finish(self, int error):
+        if error == errno.ENOMEM:
+            raise MemoryError("no memory for a list")
+        if error:
+            raise ValueError(f"the cell in {self.folder} is closed")
+
+    def digest(self, uint32_t home, uint32_t backends):
+        """PARTITIONS numbers of 8 bytes: equal where two backends have the same keys, of this home, at the same
+        versions."""
+        cdef uint64_t[TR_PARTITIONS] digests
+        cdef int i, error
+        for i in range(TR_PARTITIONS):
+            digests[i] = 0
+        with nogil:
+            error = tr_cohort_digest(self.cell, home, backends, digests)
+        self._finish(error)
+        return PyBytes_FromStringAndSize(<const char *> digests, sizeof(digests))
+
+    def list(self, uint32_t home, uint32_t backends, uint64_t partitions):
+        """Hash and version, 32 bytes, of each stored key of this home in those partitions (a bit each)."""
+        cdef tr_buffer found
+        cdef int error
+        found.at, found.count = NULL, 0
+        memset(&found, 0, sizeof(found))
+        with nogil:
+            error = tr_cohort_list(self.cell, home, backends, partitions, &found)
+        try:
+            self._finish(error)
+            return PyBytes_FromStringAndSize(<const char *> found.at, found.count)
+        finally:
+            tr_buffer_free(&found)
+
+    def fetch(self, bytes hashes not None, uint64_t bytes_max):
+        """(a frame that sets what is stored under these hashes, as it is; how many hashes it got through)."""
+        cdef tr_buffer frame
+        cdef uint64_t done = 0, count = len(hashes) // sizeof(tr_key_hash)
+        cdef const tr_key_hash *at = <const tr_key_hash *> PyBytes_AS_STRING(hashes)
+        cdef int error
+        memset(&frame, 0, sizeof(frame))
+        with nogil:
+            error = tr_cohort_fetch(self.cell, at, count, bytes_max, &frame, &done)
+        try:
+            self._finish(error)
+            return PyBytes_FromStringAndSize(<const char *> frame.at, frame.count), done
+        finally:
+            tr_buffer_free(&frame)
+
+    def erase_known(self, bytes hash not None, version):
+        """Erase what is stored under this hash, if that is older."""
+        cdef tr_version given = _version(version)
+        cdef tr_key_hash asked
+        cdef tr_item item
+        cdef int outcome = TR_STALE
+        if len(hash) != sizeof(tr_key_hash):
+            raise ValueError(f"a hash of {len(hash)} bytes; key_hash gives {sizeof(tr_key_hash)}")
+        memcpy(&asked, PyBytes_AS_STRING(hash), sizeof(tr_key_hash))
+        cdef tr_cell *cell = self.locked()
+        if tr_cell_item_of(cell, asked, &item):
+            outcome = tr_cell_erase(cell, item.key, given)
+        tr_cell_unlock(cell)
+        return _OUTCOMES[outcome]
+
+    def bury(self, bytes hash not None, version):
+        """Someone else saw this key erased at this version."""
+        cdef tr_version given = _version(version)
+        cdef tr_key_hash asked
+        if len(hash) != sizeof(tr_key_hash):
+            raise ValueError(f"a hash of {len(hash)} bytes; key_hash gives {sizeof(tr_key_hash)}")
+        memcpy(&asked, PyBytes_AS_STRING(hash), sizeof(tr_key_hash))
+        cdef tr_cell *cell = self.locked()
+        tr_cell_bury(cell, asked, given)
+        tr_cell_unlock(cell)
+
+    def raise_summary(self, version):
+        """Someone else dropped something of this version without a trace."""
+        cdef tr_version given = _version(version)
+        cdef tr_cell *cell = self.locked()
+        tr_cell_raise(cell, given)
+        tr_cell_unlock(cell)
+
+    cdef tr_cell *locked(self) except NULL:
+        """The cell, to be unlocked by whoever asked for it."""
+        cdef int state = tr_cell_try_lock(self.cell)
+        if state == 0:  # whoever has it may take its time, and other threads shall run meanwhile
+            with nogil:
+                state = tr_cell_lock(self.cell)
+        if state != 1:
             raise ValueError(f"the cell in {self.folder} is closed")
         return self.cell
 
-    def set(self, key, value, version, uint32_t expiry_s=0, uint32_t now_s=0):
+    cdef _set(self, key, value, version, uint32_t expiry_s, uint32_t now_s, const tr_version *expected):
         cdef _Bytes key_held = _Bytes(key), value_held = _Bytes(value)
-        return _OUTCOMES[<int> tr_cell_set(self.opened(), key_held.slice, value_held.slice, _version(version), expiry_s,
-                                           now_s, NULL)]
+        cdef tr_version given = _version(version)
+        cdef tr_cell *cell = self.locked()
+        cdef int outcome = tr_cell_set(cell, key_held.slice, value_held.slice, given, expiry_s, now_s, expected)
+        tr_cell_unlock(cell)
+        return _OUTCOMES[outcome]
+
+    def set(self, key, value, version, uint32_t expiry_s=0, uint32_t now_s=0):
+        return self._set(key, value, version, expiry_s, now_s, NULL)
 
     def cas(self, key, value, expected_version, version, uint32_t expiry_s=0, uint32_t now_s=0):
         """Set only if `expected_version` is stored; (0, 0, 0) expects nothing, or only what has expired."""
-        cdef _Bytes key_held = _Bytes(key), value_held = _Bytes(value)
         cdef tr_version expected = _version(expected_version)
-        return _OUTCOMES[<int> tr_cell_set(self.opened(), key_held.slice, value_held.slice, _version(version), expiry_s,
-                                           now_s, &expected)]
+        return self._set(key, value, version, expiry_s, now_s, &expected)
 
     def erase(self, key, version):
         cdef _Bytes key_held = _Bytes(key)
-        return _OUTCOMES[<int> tr_cell_erase(self.opened(), key_held.slice, _version(version))]
+        cdef tr_version given = _version(version)
+        cdef tr_cell *cell = self.locked()
+        cdef int outcome = tr_cell_erase(cell, key_held.slice, given)
+        tr_cell_unlock(cell)
+        return _OUTCOMES[outcome]
 
     def get(self, key, uint32_t now_s):
-        """(value, version), also of keys that found no place in their bucket; or None."""
+        """(value, version), also of keys that found no place in their buckets; or None."""
         cdef _Bytes key_held = _Bytes(key)
         cdef tr_item item
-        if not tr_cell_get(self.opened(), key_held.slice, now_s, &item):
-            return None
-        return _copied(item.value), _as_tuple(item.version)
+        cdef bytes value = None
+        cdef tr_cell *cell = self.locked()
+        try:
+            if tr_cell_get(cell, key_held.slice, now_s, &item):
+                value = _copied(item.value)
+        finally:
+            tr_cell_unlock(cell)
+        return None if value is None else (value, _as_tuple(item.version))
+
+    def floor(self, key):
+        """The version that a mutation of this key has to exceed."""
+        cdef _Bytes key_held = _Bytes(key)
+        cdef tr_cell *cell = self.locked()
+        cdef tr_version version = tr_cell_floor(cell, key_held.slice)
+        tr_cell_unlock(cell)
+        return _as_tuple(version)
 
     def set_many(self, items, uint32_t now_s=0):
         """`set` for each (key, value, version, expiry_s), in order."""
@@ -243,55 +429,116 @@ cdef class Cell:
         return [self.get(key, now_s) for key in keys]
 
     def touch(self, hashes):
-        """Readers used these keys, by `key_hash`. Those that are gone are ignored, and under "lrm" all are."""
+        """Clients used these keys, by `key_hash`. Those that are gone are ignored, and under "lrm" all are."""
+        cdef list each = list(hashes)
+        for one in each:
+            if len(<bytes?> one) != sizeof(tr_key_hash):
+                raise ValueError(f"a hash of {len(one)} bytes; key_hash gives {sizeof(tr_key_hash)}")
+        cdef bytes joined = b"".join(each)
+        cdef const char *at = PyBytes_AS_STRING(joined)
+        cdef size_t i, count = len(each)
         cdef tr_key_hash hash
-        cdef tr_cell *cell = self.opened()
-        for each in hashes:
-            if len(<bytes?> each) != sizeof(tr_key_hash):
-                raise ValueError(f"a hash of {len(each)} bytes; key_hash gives {sizeof(tr_key_hash)}")
-            memcpy(&hash, PyBytes_AS_STRING(each), sizeof(tr_key_hash))
-            tr_cell_touch(cell, hash)
+        cdef tr_cell *cell = self.locked()
+        with nogil:
+            for i in range(count):
+                memcpy(&hash, at + i * sizeof(tr_key_hash), sizeof(tr_key_hash))
+                tr_cell_touch(cell, hash)
+            tr_cell_unlock(cell)
 
     def collect(self, uint32_t now_s, uint64_t budget):
         """Look at up to `budget` keys and drop the expired; evict up to `budget` above the watermark. How many went."""
-        return tr_cell_collect(self.opened(), now_s, budget)
+        cdef uint64_t gone
+        cdef tr_cell *cell = self.locked()
+        with nogil:
+            gone = tr_cell_collect(cell, now_s, budget)
+            tr_cell_unlock(cell)
+        return gone
 
     def configure(self, uint64_t config_id):
-        """Give head and buckets another configuration id. Readers notice."""
+        """Give head and buckets another configuration id. Views notice."""
         if config_id == TR_CELL_REVOKED:
             raise ValueError("config_id of all ones marks an index that is revoked; use any other")
-        tr_cell_configure(self.opened(), config_id)
+        cdef tr_cell *cell = self.locked()
+        with nogil:
+            tr_cell_configure(cell, config_id)
+            tr_cell_unlock(cell)
 
     def hashes(self):
-        """[(hash, version)] of all that is stored, expired or not."""
+        """[(hash, version)] of all that is stored, expired or not. A key that stays stored comes once."""
+        cdef tr_gone[LISTED] found
         cdef tr_item item
-        cdef uint32_t number
+        cdef uint32_t number = 0, made = 1, i, count
+        cdef tr_cell *cell
         cdef list result = []
-        for number in range(tr_cell_records(self.opened())):
-            if tr_cell_item_at(self.cell, number, &item):
-                result.append((_hash_bytes(item.hash), _as_tuple(item.version)))
+        while number < made:
+            cell, count = self.locked(), 0
+            with nogil:
+                made = tr_cell_records(cell)
+                while number < made and count < LISTED:
+                    if tr_cell_item_at(cell, number, &item):
+                        found[count].hash, found[count].version = item.hash, item.version
+                        count += 1
+                    number += 1
+                tr_cell_unlock(cell)
+            for i in range(count):
+                result.append((_hash_bytes(found[i].hash), _as_tuple(found[i].version)))
         return result
+
+    def tombstones(self):
+        """[(hash, version)] of what was erased, from the oldest on; also of keys that were set again since."""
+        cdef tr_cell *cell = self.locked()
+        cdef uint64_t i, count = tr_cell_look(cell).tombstones
+        cdef tr_gone *found = <tr_gone *> malloc((count + 1) * sizeof(tr_gone))
+        if found != NULL:
+            for i in range(count):
+                found[i] = tr_cell_gone_at(cell, <uint32_t> i)
+        tr_cell_unlock(cell)
+        if found == NULL:
+            raise MemoryError(f"no memory for {count} tombstones")
+        try:
+            return [(_hash_bytes(found[i].hash), _as_tuple(found[i].version)) for i in range(count)]
+        finally:
+            free(found)
 
     def items(self):
         """Each (key, value, version, expiry_s). A key that stays stored comes once, as it is when it comes."""
         cdef tr_item item
-        cdef uint32_t number = 0
-        while number < tr_cell_records(self.opened()):
-            if tr_cell_item_at(self.opened(), number, &item):
-                yield _copied(item.key), _copied(item.value), _as_tuple(item.version), item.expiry_s
-            number += 1
+        cdef uint32_t number = 0, made = 1
+        cdef bytes key, value
+        cdef tr_cell *cell
+        while number < made:
+            key = None
+            cell = self.locked()
+            try:
+                made = tr_cell_records(cell)
+                while number < made and key is None:
+                    if tr_cell_item_at(cell, number, &item):
+                        key, value = _copied(item.key), _copied(item.value)
+                    number += 1
+            finally:
+                tr_cell_unlock(cell)
+            if key is not None:
+                yield key, value, _as_tuple(item.version), item.expiry_s
+
+    cdef tr_cell_stats look(self) except *:
+        cdef tr_cell *cell = self.locked()
+        cdef tr_cell_stats stats = tr_cell_look(cell)
+        tr_cell_unlock(cell)
+        return stats
 
     @property
     def summary_version(self):
-        """The largest version of a tombstone that was dropped: keys that are not stored need more than this."""
-        return _as_tuple(tr_cell_look(self.opened()).summary)
+        """The largest version that was dropped without a tombstone: keys that are not stored need more than this."""
+        return _as_tuple(self.look().summary)
 
     def stats(self):
-        cdef tr_cell_stats stats = tr_cell_look(self.opened())
+        """Memory is `populated_bytes` of data, `index_bytes`, and `heap_bytes` of bookkeeping."""
+        cdef tr_cell_stats stats = self.look()
         return {
             "records": stats.records, "chained": stats.chained, "used_bytes": stats.used_bytes,
-            "populated_bytes": stats.populated_bytes, "buckets": stats.buckets, "generation": stats.generation,
-            "growths": stats.growths, "growths_failed": stats.growths_failed,
+            "populated_bytes": stats.populated_bytes, "index_bytes": stats.index_bytes,
+            "heap_bytes": stats.heap_bytes, "buckets": stats.buckets, "generation": stats.generation,
+            "growths": stats.growths, "growths_failed": stats.growths_failed, "moved": stats.moved,
             "evicted_capacity": stats.evicted_capacity, "evicted_associativity": stats.evicted_associativity,
             "expired": stats.expired, "tombstones": stats.tombstones, "touched": stats.touched,
         }

@@ -5,19 +5,22 @@
  *
  *   index.G   bucket (256 B) | bucket | …
  *
- *     bucket  0          4       8           16       64       112      160      208     256
- *             | sequence | flags | config id | entry  | entry  | entry  | entry  | entry |
+ *     bucket  0          4       8           16                64      96            256
+ *             | sequence | flags | config id | six hash halves | place | … six of it |
  *
- *     entry   0      16        32       40     44       48
- *             | hash | version | offset | size | expiry |
+ *     place   0         16        20     24     28       32
+ *             | version | low 4 B | unit | size | expiry |
  *
- *   data      slab (256 KiB) of equal slots, each one entry, at multiples of 64:
+ *   data      slab (256 KiB) of equal slots, each one entry, at multiples of 64 (a unit):
  *
- *     entry   0     4      8        12       16        32     48         56       64
- *             | sum | key# | value# | expiry | version | hash | instance | offset | key, zeros up to an 8th byte, value
+ *     entry   0     4      8        12       16        32
+ *             | sum | key# | value# | expiry | version | key, zeros up to an 8th byte, value
  *
- * Shared memory is touched in whole 8-byte words by relaxed atomics only: a word is never torn, and no compiler may
- * assume that it stays the same. What may be torn is a run of words, and each run has something that notices:
+ * A look-up touches the first line of a bucket, and of the places only the one whose hash half is right. A key has two
+ * buckets, and lies in either.
+ *
+ * Shared memory is touched in whole 8-byte words by relaxed atomics: a word is never torn, and no compiler may assume
+ * that it stays the same. What may be torn is a run of words, and each run has something that notices:
  *   bucket      its sequence counter, read before and after the copy;
  *   data entry  the same counter read once more behind the copy, since a slot is written anew only after its index
  *               entry is gone; and, whatever the counter says, the sum and the fields that equal the index entry's.
@@ -38,16 +41,21 @@
 #define TR_CELL_REVOKED UINT64_MAX        /* a configuration id that no head has */
 
 enum {
-    TR_CELL_LAYOUT = 1,
+    TR_CELL_LAYOUT = 2,
     TR_HEAD_BYTES = 4096,
     TR_BUCKET_BYTES = 256,
-    TR_BUCKET_ENTRIES = 5,
-    TR_DATA_HEADER_BYTES = 64,
-    TR_DATA_ALIGNMENT = 64,
+    TR_BUCKET_ENTRIES = 6,
+    TR_DATA_HEADER_BYTES = 32,
+    TR_DATA_ALIGNMENT = 64, /* also the unit in which the index counts offsets */
     TR_SLAB_BYTES = 256 << 10,
     TR_CELL_OVERFLOW = 1,
     TR_WHY_BYTES = 512, /* room for an error's text */
 };
+
+#define TR_NONE UINT32_MAX /* no record, no slot, no link */
+
+/* The last unit is nobody's, so that its number can mean "none". */
+#define TR_RESERVE_BYTES_MAX (((uint64_t)TR_DATA_ALIGNMENT << 32) - TR_SLAB_BYTES)
 
 typedef _Atomic uint64_t tr_word;
 _Static_assert(sizeof(tr_word) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "words are shared between processes");
@@ -69,6 +77,7 @@ typedef struct {
     uint32_t zero_too, sum;
 } tr_cell_head;
 
+/* What the index says of a key, for whoever asks. In a bucket it lies as a hash half and a place. */
 typedef struct {
     tr_key_hash hash;
     tr_version version;
@@ -77,22 +86,36 @@ typedef struct {
 } tr_index_entry;
 
 typedef struct {
+    tr_version version;
+    uint32_t low;  /* of the hash's lower half, the lower 32 bits; the whole other half is in the first line */
+    uint32_t unit; /* offset / TR_DATA_ALIGNMENT */
+    uint32_t size; /* 0: nothing here */
+    uint32_t expiry_s;
+} tr_place;
+
+typedef struct {
     uint32_t sequence, flags;
     uint64_t config_id;
-    tr_index_entry entries[TR_BUCKET_ENTRIES];
+    uint64_t high[TR_BUCKET_ENTRIES];
+    tr_place places[TR_BUCKET_ENTRIES];
 } tr_bucket;
 
 typedef struct {
     uint32_t sum, key_bytes, value_bytes, expiry_s;
     tr_version version;
-    tr_key_hash hash;
-    uint64_t instance, offset;
 } tr_data_header;
 
 _Static_assert(sizeof(tr_cell_head) == 80 && offsetof(tr_cell_head, sum) == 76, "docs/formats/cells.md");
-_Static_assert(sizeof(tr_index_entry) == 48 && offsetof(tr_index_entry, size) == 40, "docs/formats/cells.md");
-_Static_assert(sizeof(tr_bucket) == TR_BUCKET_BYTES && offsetof(tr_bucket, entries) == 16, "docs/formats/cells.md");
+_Static_assert(sizeof(tr_place) == 32 && offsetof(tr_place, unit) == 20, "docs/formats/cells.md");
+_Static_assert(sizeof(tr_bucket) == TR_BUCKET_BYTES && offsetof(tr_bucket, places) == 64, "docs/formats/cells.md");
 _Static_assert(sizeof(tr_data_header) == TR_DATA_HEADER_BYTES, "docs/formats/cells.md");
+
+enum {
+    TR_BUCKET_WORDS = TR_BUCKET_BYTES / 8,
+    TR_HIGH_WORD = offsetof(tr_bucket, high) / 8,
+    TR_PLACE_WORD = offsetof(tr_bucket, places) / 8,
+    TR_PLACE_WORDS = sizeof(tr_place) / 8,
+};
 
 /* Bytes of someone else, for the length of a call. */
 typedef struct {
@@ -108,8 +131,21 @@ static inline int tr_version_compare(tr_version a, tr_version b) {
 
 static inline int tr_hash_equal(tr_key_hash a, tr_key_hash b) { return a.low == b.low && a.high == b.high; }
 
+/* Both buckets of a key follow from the half of its hash that the index has in full. They differ if there are two. */
+static inline uint64_t tr_bucket_first(uint64_t high, uint64_t buckets) {
+    return (uint64_t)(((unsigned __int128)high * buckets) >> 64);
+}
+
+static inline uint64_t tr_bucket_second(uint64_t high, uint64_t buckets) {
+    uint64_t turned = high << 32 | high >> 32, first = tr_bucket_first(high, buckets);
+    if (buckets == 1) return first;
+    uint64_t second = first + 1 + (uint64_t)(((unsigned __int128)turned * (buckets - 1)) >> 64);
+    return second < buckets ? second : second - buckets;
+}
+
+/* Where to look first. */
 static inline uint64_t tr_bucket_of(tr_key_hash hash, uint64_t buckets) {
-    return (uint64_t)(((unsigned __int128)hash.high * buckets) >> 64);
+    return tr_bucket_first(hash.high, buckets);
 }
 
 static inline uint64_t tr_padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
@@ -121,7 +157,7 @@ static inline uint64_t tr_entry_size(uint64_t key_bytes, uint64_t value_bytes) {
 
 static inline int tr_expired(uint32_t expiry_s, uint32_t now_s) { return expiry_s && now_s >= expiry_s; }
 
-/* ---- words: the only ways to touch shared memory. The other side of each is ordinary memory of any alignment. */
+/* ---- words: the ways to touch shared memory. The other side of each is ordinary memory of any alignment. */
 
 static inline void tr_words_read(void *to, const tr_word *from, uint64_t bytes) {
     uint8_t *at = to;
@@ -164,7 +200,10 @@ static inline int tr_words_equal(const tr_word *words, const void *to, uint64_t 
 
 tr_key_hash tr_key_hash_of(tr_slice key);
 uint32_t tr_head_sum(const tr_cell_head *head);
-uint32_t tr_data_sum(const tr_data_header *header, tr_slice key, const void *value);
+
+/* The sum of a data entry up to its value: where it lies and in whose memory, its header, its key. An entry that was
+ * moved, or left by an earlier backend, has another one. */
+uint32_t tr_front_sum(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key);
 
 /* Only for tests: keep just these bits of every hash of this process, so that keys collide. All ones to end it. */
 void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask);

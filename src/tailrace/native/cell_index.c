@@ -2,91 +2,214 @@
 #include "cell_index.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { ENTRY_WORDS = sizeof(tr_index_entry) / 8, MODE = 0640 };
+#include "cell_folder.h"
+
+enum { SEARCH_BUCKETS = 256 }; /* how many buckets a search for a path looks at; at 94 % load it needs a handful */
 
 /* ---- buckets */
 
-/* The counter and the flags share a word, so a reader sees them change together. */
+static tr_word *bucket_at(const tr_index *index, uint64_t bucket) { return index->words + bucket * TR_BUCKET_WORDS; }
+
+static tr_word *high_at(const tr_index *index, tr_spot spot) {
+    return bucket_at(index, spot.bucket) + TR_HIGH_WORD + spot.at;
+}
+
+static tr_word *place_at(const tr_index *index, tr_spot spot) {
+    return bucket_at(index, spot.bucket) + TR_PLACE_WORD + spot.at * TR_PLACE_WORDS;
+}
+
+/* The counter and the flags share a word, so that they are seen to change together. */
 static uint64_t counter_word(uint32_t sequence, uint32_t flags) { return (uint64_t)flags << 32 | sequence; }
 
-void tr_bucket_open(tr_index *index, uint64_t bucket) {
-    tr_word *words = tr_bucket_at(index, bucket);
+static void open_bucket(tr_index *index, uint64_t bucket) {
+    tr_word *words = bucket_at(index, bucket);
     uint64_t before = atomic_load_explicit(words, memory_order_relaxed);
     atomic_store_explicit(words, counter_word((uint32_t)before + 1, (uint32_t)(before >> 32)), memory_order_relaxed);
     /* Whoever sees a word that is written from here on sees the odd counter too, once past an acquire fence. */
     atomic_thread_fence(memory_order_release);
 }
 
-void tr_bucket_put(tr_index *index, uint64_t bucket, uint32_t entry, const tr_index_entry *content) {
-    static const tr_index_entry nothing;
-    tr_words_write(tr_bucket_at(index, bucket) + 2 + entry * ENTRY_WORDS, content ? content : &nothing,
-                   sizeof *content);
-}
-
-void tr_bucket_close(tr_index *index, uint64_t bucket) {
-    tr_word *words = tr_bucket_at(index, bucket);
+static void close_bucket(tr_index *index, uint64_t bucket) {
+    tr_word *words = bucket_at(index, bucket);
     uint32_t sequence = (uint32_t)atomic_load_explicit(words, memory_order_relaxed) + 1;
-    uint32_t flags = index->chains[bucket] == UINT32_MAX ? 0 : TR_CELL_OVERFLOW;
+    uint32_t flags = index->chains[bucket] == TR_NONE ? 0 : TR_CELL_OVERFLOW;
     atomic_store_explicit(words, counter_word(sequence, flags), memory_order_release);
-}
-
-tr_key_hash tr_bucket_hash(const tr_index *index, uint64_t bucket, uint32_t entry) {
-    tr_key_hash hash;
-    tr_words_read(&hash, tr_bucket_at(index, bucket) + 2 + entry * ENTRY_WORDS, sizeof hash);
-    return hash;
 }
 
 void tr_index_configure(tr_index *index, uint64_t config_id) {
     for (uint64_t bucket = 0; bucket < index->buckets; bucket++) {
-        tr_bucket_open(index, bucket);
-        atomic_store_explicit(tr_bucket_at(index, bucket) + 1, config_id, memory_order_relaxed);
-        tr_bucket_close(index, bucket);
+        open_bucket(index, bucket);
+        atomic_store_explicit(bucket_at(index, bucket) + 1, config_id, memory_order_relaxed);
+        close_bucket(index, bucket);
     }
     index->config_id = config_id;
 }
 
-/* ---- files */
+/* ---- places */
 
-void tr_index_name(char *name, uint64_t generation) {
-    snprintf(name, TR_INDEX_NAME_BYTES, "index.%" PRIu64, generation);
+tr_place tr_spot_read(const tr_index *index, tr_spot spot) {
+    tr_place place;
+    tr_words_read(&place, place_at(index, spot), sizeof place);
+    return place;
 }
 
-/* A new file of zeros, mapped for writing. Its memory is asked for at once: later it would be a SIGBUS. */
-static int make_file(tr_word **mapped, int folder, const char *name, uint64_t bytes) {
-    int file = openat(folder, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, MODE);
-    if (file < 0) return errno;
-    int failed = ftruncate(file, (off_t)bytes) ? errno : posix_fallocate(file, 0, (off_t)bytes);
-    if (!failed) {
-        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        failed = memory == MAP_FAILED ? errno : 0;
-        if (!failed) *mapped = memory;
+static uint32_t size_at(const tr_index *index, tr_spot spot) {
+    return (uint32_t)atomic_load_explicit(place_at(index, spot) + offsetof(tr_place, size) / 8, memory_order_relaxed);
+}
+
+uint64_t tr_spot_high(const tr_index *index, tr_spot spot) {
+    return atomic_load_explicit(high_at(index, spot), memory_order_relaxed);
+}
+
+void tr_spot_write(tr_index *index, tr_spot spot, uint64_t high, const tr_place *place) {
+    open_bucket(index, spot.bucket);
+    atomic_store_explicit(high_at(index, spot), high, memory_order_relaxed);
+    tr_words_write(place_at(index, spot), place, sizeof *place);
+    close_bucket(index, spot.bucket);
+}
+
+void tr_spot_empty(tr_index *index, tr_spot spot) {
+    static const tr_place nothing;
+    tr_spot_write(index, spot, 0, &nothing);
+}
+
+static int find_in(const tr_index *index, uint64_t bucket, tr_key_hash hash, tr_spot *spot) {
+    *spot = (tr_spot){bucket, 0};
+    for (; spot->at < TR_BUCKET_ENTRIES; spot->at++) {
+        if (tr_spot_high(index, *spot) != hash.high) continue;
+        tr_place place = tr_spot_read(index, *spot);
+        if (place.size && place.low == (uint32_t)hash.low) return 1;
     }
-    close(file);
-    if (failed) unlinkat(folder, name, 0);
-    return failed;
+    return 0;
 }
+
+int tr_spot_of(const tr_index *index, tr_key_hash hash, tr_spot *spot) {
+    return find_in(index, tr_bucket_first(hash.high, index->buckets), hash, spot) ||
+           find_in(index, tr_bucket_second(hash.high, index->buckets), hash, spot);
+}
+
+int tr_spot_of_unit(const tr_index *index, uint64_t high, uint32_t unit, tr_spot *spot) {
+    uint64_t buckets[2] = {tr_bucket_first(high, index->buckets), tr_bucket_second(high, index->buckets)};
+    for (int i = 0; i < 2; i++) {
+        *spot = (tr_spot){buckets[i], 0};
+        for (; spot->at < TR_BUCKET_ENTRIES; spot->at++) {
+            tr_place place = tr_spot_read(index, *spot);
+            if (place.size && place.unit == unit) return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- making a place */
+
+typedef struct {
+    uint64_t bucket;
+    int parent; /* the step whose bucket has … */
+    uint32_t at; /* … at this place a key that may move here */
+} step;
+
+static int empty_in(const tr_index *index, uint64_t bucket, tr_spot *spot) {
+    *spot = (tr_spot){bucket, 0};
+    for (; spot->at < TR_BUCKET_ENTRIES; spot->at++)
+        if (!size_at(index, *spot)) return 1;
+    return 0;
+}
+
+static int among(const step *steps, int count, uint64_t bucket) {
+    for (int i = 0; i < count; i++)
+        if (steps[i].bucket == bucket) return 1;
+    return 0;
+}
+
+static uint64_t other_bucket(const tr_index *index, uint64_t high, uint64_t bucket) {
+    uint64_t first = tr_bucket_first(high, index->buckets);
+    return bucket == first ? tr_bucket_second(high, index->buckets) : first;
+}
+
+/* Breadth first, so that the fewest keys move: from our two buckets to those where their keys could be instead. The
+ * step that has an empty place, or -1. No bucket comes twice, so a path never crosses itself. */
+static int search(const tr_index *index, uint64_t high, step *steps, tr_spot *empty) {
+    int count = 0;
+    steps[count++] = (step){tr_bucket_first(high, index->buckets), -1, 0};
+    if (index->buckets > 1) steps[count++] = (step){tr_bucket_second(high, index->buckets), -1, 0};
+    for (int i = 0; i < count; i++) {
+        if (empty_in(index, steps[i].bucket, empty)) return i;
+        for (uint32_t at = 0; at < TR_BUCKET_ENTRIES && count < SEARCH_BUCKETS; at++) {
+            uint64_t held = tr_spot_high(index, (tr_spot){steps[i].bucket, at});
+            uint64_t other = other_bucket(index, held, steps[i].bucket);
+            if (!among(steps, count, other)) steps[count++] = (step){other, i, at};
+        }
+    }
+    return -1;
+}
+
+int tr_spot_make(tr_index *index, uint64_t high, tr_spot *spot) {
+    step steps[SEARCH_BUCKETS];
+    int last = search(index, high, steps, spot);
+    if (last < 0) return 0;
+    for (int i = last; steps[i].parent >= 0; i = steps[i].parent) {
+        tr_spot from = {steps[steps[i].parent].bucket, steps[i].at};
+        tr_place moved = tr_spot_read(index, from);
+        tr_spot_write(index, *spot, tr_spot_high(index, from), &moved);
+        tr_spot_empty(index, from);
+        *spot = from;
+        index->moved++;
+    }
+    return 1;
+}
+
+/* ---- chains */
+
+int tr_chain_reserve(tr_index *index) {
+    if (index->unused != TR_NONE || index->links_made < index->links_room) return 0;
+    uint32_t room = index->links_room ? 2 * index->links_room : 64;
+    tr_chained *more = realloc(index->links, room * sizeof *more);
+    if (!more) return ENOMEM;
+    index->links = more;
+    index->links_room = room;
+    return 0;
+}
+
+void tr_chain_add(tr_index *index, uint64_t bucket, uint32_t id) {
+    uint32_t link = index->unused;
+    if (link != TR_NONE)
+        index->unused = index->links[link].next;
+    else
+        link = index->links_made++;
+    index->links[link] = (tr_chained){id, index->chains[bucket]};
+    index->chained++;
+    open_bucket(index, bucket);
+    index->chains[bucket] = link;
+    close_bucket(index, bucket);
+}
+
+void tr_chain_remove(tr_index *index, uint64_t bucket, uint32_t id) {
+    uint32_t *at = &index->chains[bucket];
+    while (index->links[*at].id != id) at = &index->links[*at].next;
+    uint32_t link = *at;
+    open_bucket(index, bucket);
+    *at = index->links[link].next;
+    close_bucket(index, bucket);
+    index->links[link].next = index->unused;
+    index->unused = link;
+    index->chained--;
+}
+
+/* ---- the whole */
 
 int tr_index_make(tr_index *index, int folder, uint64_t generation, uint64_t buckets, uint64_t config_id) {
     char name[TR_INDEX_NAME_BYTES];
     tr_index_name(name, generation);
-    *index = (tr_index){.generation = generation, .buckets = buckets, .config_id = config_id};
-    index->owners = malloc(buckets * TR_BUCKET_ENTRIES * sizeof *index->owners);
+    *index = (tr_index){.generation = generation, .buckets = buckets, .config_id = config_id, .unused = TR_NONE};
     index->chains = malloc(buckets * sizeof *index->chains);
-    int failed = index->owners && index->chains ? make_file(&index->words, folder, name, buckets * TR_BUCKET_BYTES)
-                                                : ENOMEM;
+    int failed = index->chains ? tr_file_make(&index->words, folder, name, buckets * TR_BUCKET_BYTES) : ENOMEM;
     if (failed) {
         tr_index_drop(index);
         return failed;
     }
-    memset(index->owners, 0xFF, buckets * TR_BUCKET_ENTRIES * sizeof *index->owners);
     memset(index->chains, 0xFF, buckets * sizeof *index->chains);
     tr_index_configure(index, config_id);
     return 0;
@@ -94,78 +217,11 @@ int tr_index_make(tr_index *index, int folder, uint64_t generation, uint64_t buc
 
 void tr_index_drop(tr_index *index) {
     if (index->words) munmap(index->words, index->buckets * TR_BUCKET_BYTES);
-    free(index->owners);
     free(index->chains);
+    free(index->links);
     *index = (tr_index){0};
 }
 
-/* A reader that finds the counter odd waits for us, and takes what it copied only if the sum is right. */
-void tr_head_write(tr_word *mapped, tr_cell_head *head) {
-    const size_t at = offsetof(tr_cell_head, instance) / 8;
-    head->sum = tr_head_sum(head);
-    atomic_store_explicit(mapped + 2, head->sequence + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    tr_words_write(mapped, head, offsetof(tr_cell_head, sequence));
-    tr_words_write(mapped + at, (const uint8_t *)head + 8 * at, sizeof *head - 8 * at);
-    head->sequence += 2;
-    atomic_store_explicit(mapped + 2, head->sequence, memory_order_release);
-}
-
-int tr_head_make(tr_word **mapped, int folder, tr_cell_head *head) {
-    int failed = make_file(mapped, folder, "head.new", TR_HEAD_BYTES);
-    if (!failed) tr_head_write(*mapped, head);
-    return failed;
-}
-
-int tr_head_publish(int folder) { return renameat(folder, "head.new", folder, "head") ? errno : 0; }
-
-/* Poison the buckets that readers of an earlier backend may still have mapped: they will look for the head again. */
-static void poison(int folder, const char *name) {
-    int file = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    struct stat about;
-    if (file < 0) return;
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size >= TR_BUCKET_BYTES) {
-        uint64_t bytes = (uint64_t)about.st_size / TR_BUCKET_BYTES * TR_BUCKET_BYTES;
-        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        if (memory != MAP_FAILED) {
-            for (tr_word *bucket = memory, *end = bucket + bytes / 8; bucket < end; bucket += TR_BUCKET_BYTES / 8)
-                atomic_store_explicit(bucket + 1, TR_CELL_REVOKED, memory_order_release);
-            munmap(memory, bytes);
-        }
-    }
-    close(file);
-}
-
-static int unlink_if_there(int folder, const char *name) {
-    return unlinkat(folder, name, 0) && errno != ENOENT ? errno : 0;
-}
-
-/* 1: a head of ours; 0: none; negative: an errno, and EEXIST for someone else's file. */
-static int read_head(int folder, const char *name, tr_cell_head *head) {
-    int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) return errno == ENOENT ? 0 : -errno;
-    ssize_t got = read(file, head, sizeof *head);
-    close(file);
-    return got == sizeof *head && head->magic == TR_CELL_MAGIC && head->layout == TR_CELL_LAYOUT ? 1 : -EEXIST;
-}
-
-/* Nothing is unlinked in a folder without a head of ours. The head goes last: an interrupted clearing is resumed. */
-static int clear_one(int folder, const char *head_name) {
-    char name[TR_INDEX_NAME_BYTES];
-    tr_cell_head head;
-    int found = read_head(folder, head_name, &head), failed = 0;
-    if (found <= 0) return -found;
-    /* Killed while it grew, the earlier backend may have left the generation before the head's or the one behind. */
-    for (int step = -1; step <= 1 && !failed; step++) {
-        tr_index_name(name, head.generation + (uint64_t)(int64_t)step);
-        poison(folder, name);
-        failed = unlink_if_there(folder, name);
-    }
-    if (!failed) failed = unlink_if_there(folder, "data");
-    return failed ? failed : unlink_if_there(folder, head_name);
-}
-
-int tr_folder_clear(int folder) {
-    int failed = clear_one(folder, "head");
-    return failed ? failed : clear_one(folder, "head.new");
+uint64_t tr_index_heap_bytes(const tr_index *index) {
+    return index->buckets * sizeof *index->chains + index->links_room * sizeof *index->links;
 }

@@ -7,25 +7,23 @@
 
 #define TAKEN (1u << 31) /* marks an owner, apart from the number of a free slot */
 
-/* Up to 64 units of 64 bytes each size has its class; from there on there are 32 for each doubling. */
+/* Up to 128 units of 64 bytes each size has its class; from there on there are 64 for each doubling. */
 uint32_t tr_class_of(uint64_t size) {
     uint32_t units = (uint32_t)((size + TR_DATA_ALIGNMENT - 1) / TR_DATA_ALIGNMENT), shift = 0;
-    while ((units - 1) >> shift >= 64) shift++;
-    return 32 * shift + ((units - 1) >> shift);
+    while ((units - 1) >> shift >= 128) shift++;
+    return 64 * shift + ((units - 1) >> shift);
 }
 
 uint64_t tr_class_bytes(uint32_t class) {
-    uint32_t shift = class < 64 ? 0 : class / 32 - 1;
-    return (uint64_t)(class - 32 * shift + 1) << shift << 6;
+    uint32_t shift = class < 128 ? 0 : class / 64 - 1;
+    return (uint64_t)(class - 64 * shift + 1) << shift << 6;
 }
 
-int tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity) {
+void tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity) {
     *slabs = (tr_slabs){.file = file, .punched = TR_NONE, .kept = TR_NONE};
     slabs->count = (uint32_t)(reserved / TR_SLAB_BYTES);
     slabs->limit = (uint32_t)(capacity / TR_SLAB_BYTES);
     memset(slabs->with_room, 0xFF, sizeof slabs->with_room);
-    slabs->slabs = calloc(slabs->count, sizeof *slabs->slabs);
-    return slabs->slabs ? 0 : ENOMEM;
 }
 
 void tr_slabs_close(tr_slabs *slabs) {
@@ -52,6 +50,18 @@ static void unlink_room(tr_slabs *slabs, uint32_t number) {
     if (slab->after != TR_NONE) slabs->slabs[slab->after].before = slab->before;
 }
 
+/* Room for one more slab in the array, an eighth more at a time: a large reserve costs nothing before it is used. */
+static int reach_fresh(tr_slabs *slabs) {
+    if (slabs->fresh < slabs->room) return 1;
+    uint32_t room = slabs->room + slabs->room / 8 + 16;
+    tr_slab *more = realloc(slabs->slabs, room * sizeof *more);
+    if (!more) return 0;
+    memset(more + slabs->room, 0, (room - slabs->room) * sizeof *more);
+    slabs->slabs = more;
+    slabs->room = room;
+    return 1;
+}
+
 /* An empty slab that has memory, or TR_NONE. */
 static uint32_t take_slab(tr_slabs *slabs) {
     uint32_t number = slabs->kept;
@@ -61,7 +71,7 @@ static uint32_t take_slab(tr_slabs *slabs) {
     }
     if (slabs->populated >= slabs->limit) return TR_NONE;
     number = slabs->punched != TR_NONE ? slabs->punched : slabs->fresh < slabs->count ? slabs->fresh : TR_NONE;
-    if (number == TR_NONE) return TR_NONE;
+    if (number == TR_NONE || (number == slabs->fresh && !reach_fresh(slabs))) return TR_NONE;
     /* A file system that cannot promise memory is believed to have it; one that says no is believed too. */
     if (fallocate(slabs->file, 0, (off_t)number * TR_SLAB_BYTES, TR_SLAB_BYTES) && errno != EOPNOTSUPP) return TR_NONE;
     if (number == slabs->punched)
@@ -94,6 +104,7 @@ static int prepare_slab(tr_slabs *slabs, uint32_t number, uint32_t class) {
     slab->class = class;
     slab->slots = slots;
     slab->used = slab->first_free = 0;
+    slabs->owners_bytes += slots * sizeof *slab->owners;
     link_room(slabs, number);
     return 1;
 }
@@ -126,6 +137,11 @@ void tr_slot_own(tr_slabs *slabs, uint64_t offset, uint32_t owner) {
     slab->owners[slot_at(slab, offset)] = owner | TAKEN;
 }
 
+uint32_t tr_slot_owner(const tr_slabs *slabs, uint64_t offset) {
+    const tr_slab *slab = tr_slab_at(slabs, offset);
+    return slab->owners[slot_at(slab, offset)] & ~TAKEN;
+}
+
 void tr_slot_give(tr_slabs *slabs, uint64_t offset) {
     uint32_t number = (uint32_t)(offset / TR_SLAB_BYTES);
     tr_slab *slab = &slabs->slabs[number];
@@ -138,8 +154,11 @@ void tr_slot_give(tr_slabs *slabs, uint64_t offset) {
     unlink_room(slabs, number);
     free(slab->owners);
     slab->owners = NULL;
+    slabs->owners_bytes -= slab->slots * sizeof *slab->owners;
     give_slab(slabs, number);
 }
+
+uint64_t tr_slabs_heap_bytes(const tr_slabs *slabs) { return slabs->owners_bytes + slabs->room * sizeof *slabs->slabs; }
 
 uint32_t tr_slab_owner(const tr_slab *slab, uint32_t *slot) {
     for (; slab->owners && *slot < slab->slots; ++*slot)

@@ -9,9 +9,7 @@
 
 #include "cell.h"
 
-enum { TR_SLAB_CLASSES = 256 };
-
-#define TR_NONE UINT32_MAX
+enum { TR_SLAB_CLASSES = 448 };
 
 typedef struct {
     uint32_t *owners; /* by slot: who has it, or which slot is free next. NULL: the slab has no class */
@@ -22,28 +20,35 @@ typedef struct {
 typedef struct {
     int file;
     tr_slab *slabs;
+    uint32_t room;               /* slabs that the array above has room for: it grows as they are used */
     uint32_t count, limit;       /* slabs in the file; how many of them may have memory */
     uint32_t fresh, punched;     /* slabs never used begin here; list of those given back */
     uint32_t kept;               /* the one empty slab with memory, or TR_NONE */
     uint32_t populated;          /* slabs with memory */
     uint64_t used_bytes;         /* of slots that are taken */
+    uint64_t owners_bytes;       /* of all slabs' owners */
     uint32_t with_room[TR_SLAB_CLASSES];
 } tr_slabs;
 
 uint32_t tr_class_of(uint64_t size);
 uint64_t tr_class_bytes(uint32_t class);
 
-int tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity);
+void tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity);
 void tr_slabs_close(tr_slabs *slabs);
 
 /* A slot for `size` bytes, nobody's until it is owned. False: every slab that may have memory is taken. */
 int tr_slot_take(tr_slabs *slabs, uint64_t size, uint64_t *offset);
 void tr_slot_own(tr_slabs *slabs, uint64_t offset, uint32_t owner);
+uint32_t tr_slot_owner(const tr_slabs *slabs, uint64_t offset);
 void tr_slot_give(tr_slabs *slabs, uint64_t offset);
 
-static inline tr_slab *tr_slab_at(tr_slabs *slabs, uint64_t offset) { return &slabs->slabs[offset / TR_SLAB_BYTES]; }
+static inline tr_slab *tr_slab_at(const tr_slabs *slabs, uint64_t offset) {
+    return &slabs->slabs[offset / TR_SLAB_BYTES];
+}
 
 /* The first owner in the slab from a slot on, which moves along; or TR_NONE. */
 uint32_t tr_slab_owner(const tr_slab *slab, uint32_t *slot);
+
+uint64_t tr_slabs_heap_bytes(const tr_slabs *slabs);
 
 #endif

@@ -1,24 +1,12 @@
 #include "cell_tombs.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
-#define NONE UINT32_MAX
-
 static uint32_t *chain_of(const tr_tombs *tombs, tr_key_hash hash) {
-    return &tombs->table[(hash.low ^ hash.high) & tombs->table_mask];
+    return &tombs->table[tr_bucket_first(hash.low ^ hash.high, tombs->room)];
 }
 
-int tr_tombs_open(tr_tombs *tombs, uint32_t capacity) {
-    uint32_t places = 1;
-    while (places < capacity) places *= 2;
-    *tombs = (tr_tombs){.capacity = capacity, .table_mask = places - 1};
-    tombs->ring = calloc(capacity ? capacity : 1, sizeof *tombs->ring);
-    tombs->table = malloc(places * sizeof *tombs->table);
-    if (!tombs->ring || !tombs->table) return ENOMEM;
-    memset(tombs->table, 0xFF, places * sizeof *tombs->table);
-    return 0;
-}
+void tr_tombs_open(tr_tombs *tombs, uint32_t capacity) { *tombs = (tr_tombs){.capacity = capacity}; }
 
 void tr_tombs_close(tr_tombs *tombs) {
     free(tombs->ring);
@@ -27,44 +15,76 @@ void tr_tombs_close(tr_tombs *tombs) {
 }
 
 static tr_tomb *find(const tr_tombs *tombs, tr_key_hash hash) {
-    for (uint32_t i = *chain_of(tombs, hash); i != NONE; i = tombs->ring[i].next)
-        if (tr_hash_equal(tombs->ring[i].hash, hash)) return &tombs->ring[i];
+    if (!tombs->room) return NULL;
+    for (uint32_t i = *chain_of(tombs, hash); i != TR_NONE; i = tombs->ring[i].next)
+        if (tr_hash_equal(tombs->ring[i].gone.hash, hash)) return &tombs->ring[i];
     return NULL;
 }
 
 tr_version tr_tombs_floor(const tr_tombs *tombs, tr_key_hash hash) {
     const tr_tomb *tomb = find(tombs, hash);
-    return tomb && tr_version_compare(tomb->version, tombs->summary) > 0 ? tomb->version : tombs->summary;
+    int newer = tomb && tr_version_compare(tomb->gone.version, tombs->summary) > 0;
+    return newer ? tomb->gone.version : tombs->summary;
 }
 
-static void raise_summary(tr_tombs *tombs, tr_version version) {
+void tr_tombs_raise(tr_tombs *tombs, tr_version version) {
     if (tr_version_compare(version, tombs->summary) > 0) tombs->summary = version;
 }
 
 static void drop_oldest(tr_tombs *tombs) {
     tr_tomb *tomb = &tombs->ring[tombs->oldest];
-    uint32_t *link = chain_of(tombs, tomb->hash);
+    uint32_t *link = chain_of(tombs, tomb->gone.hash);
     while (*link != tombs->oldest) link = &tombs->ring[*link].next;
     *link = tomb->next;
-    raise_summary(tombs, tomb->version);
-    tombs->oldest = (tombs->oldest + 1) % tombs->capacity;
+    tr_tombs_raise(tombs, tomb->gone.version);
+    tombs->oldest = (tombs->oldest + 1) % tombs->room;
     tombs->count--;
+}
+
+static void link_in(tr_tombs *tombs, uint32_t place) {
+    uint32_t *chain = chain_of(tombs, tombs->ring[place].gone.hash);
+    tombs->ring[place].next = *chain;
+    *chain = place;
+}
+
+/* A full ring that may be larger: nothing was dropped yet, so it begins at its beginning. False: no memory. */
+static int grow(tr_tombs *tombs) {
+    uint32_t room = tombs->room ? 2 * tombs->room : 64;
+    if (room > tombs->capacity) room = tombs->capacity;
+    uint32_t *table = malloc(room * sizeof *table);
+    tr_tomb *ring = table ? realloc(tombs->ring, room * sizeof *ring) : NULL;
+    if (!ring) {
+        free(table);
+        return 0;
+    }
+    free(tombs->table);
+    tombs->ring = ring;
+    tombs->table = table;
+    tombs->room = room;
+    memset(table, 0xFF, room * sizeof *table);
+    for (uint32_t i = 0; i < tombs->count; i++) link_in(tombs, i);
+    return 1;
 }
 
 void tr_tombs_add(tr_tombs *tombs, tr_key_hash hash, tr_version version) {
     tr_tomb *known = find(tombs, hash);
     if (known) {
         /* Two keys may share a hash, and then the later erase need not have the larger version. */
-        if (tr_version_compare(version, known->version) > 0) known->version = version;
+        if (tr_version_compare(version, known->gone.version) > 0) known->gone.version = version;
         return;
     }
-    if (!tombs->capacity) {
-        raise_summary(tombs, version);
+    int full = tombs->count == tombs->room;
+    if (full && tombs->room < tombs->capacity && !tombs->oldest) full = !grow(tombs);
+    if (!tombs->room) { /* none are kept, or there is no memory for any */
+        tr_tombs_raise(tombs, version);
         return;
     }
-    if (tombs->count == tombs->capacity) drop_oldest(tombs);
-    uint32_t place = (uint32_t)(((uint64_t)tombs->oldest + tombs->count++) % tombs->capacity);
-    uint32_t *chain = chain_of(tombs, hash);
-    tombs->ring[place] = (tr_tomb){hash, version, *chain};
-    *chain = place;
+    if (full) drop_oldest(tombs);
+    uint32_t place = (uint32_t)(((uint64_t)tombs->oldest + tombs->count++) % tombs->room);
+    tombs->ring[place].gone = (tr_gone){hash, version};
+    link_in(tombs, place);
+}
+
+uint64_t tr_tombs_heap_bytes(const tr_tombs *tombs) {
+    return tombs->room * (sizeof *tombs->ring + sizeof *tombs->table);
 }

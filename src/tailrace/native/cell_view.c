@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checksum.h"
+
 enum {
     ROUNDS = 64,       /* of one probe. A change takes a writer well under a microsecond, unless it was stopped in it */
     HEAD_TRIES = 64,   /* of the head, and of finding the index it names */
@@ -120,91 +122,161 @@ void tr_view_unmap(tr_view *view) {
 
 /* ---- looking */
 
-static const tr_word *bucket_of(const tr_view *view, const tr_probe *probe) {
-    return view->index + tr_bucket_of(probe->hash, view->head.buckets) * (TR_BUCKET_BYTES / 8);
+static const tr_word *bucket_at(const tr_view *view, uint64_t bucket) { return view->index + bucket * TR_BUCKET_WORDS; }
+
+static const tr_word *first_bucket(const tr_view *view, tr_key_hash hash) {
+    return bucket_at(view, tr_bucket_of(hash, view->head.buckets));
+}
+
+static const tr_word *second_bucket(const tr_view *view, tr_key_hash hash) {
+    return bucket_at(view, tr_bucket_second(hash.high, view->head.buckets));
 }
 
 /* The last round believes what validates itself, without asking the counter. */
-static int last_round(const tr_probe *probe) { return probe->rounds + 1 >= ROUNDS; }
+static int last_round(const tr_sight *sight) { return sight->rounds + 1 >= ROUNDS; }
 
-/* Bounds before anything is touched. A size that does not fit our key belongs to another one. */
-static int entry_plausible(const tr_view *view, const tr_index_entry *entry, uint64_t key_bytes) {
-    return entry->size <= TR_SLAB_BYTES && entry->size >= tr_entry_size(key_bytes, 0) &&
-           entry->offset % TR_DATA_ALIGNMENT == 0 && entry->offset < view->head.reserved &&
+typedef struct {
+    uint64_t config_id;
+    int stable; /* nothing changed between our first and our last word */
+    int has;    /* the place below has our tag */
+    tr_place place;
+} glance;
+
+/* One look at a bucket: its first line, and of the places that whose half of the hash is right. */
+static glance look_at(const tr_word *words, tr_key_hash hash, uint64_t *counter) {
+    glance seen = {.has = 0};
+    *counter = atomic_load_explicit(words, memory_order_acquire);
+    seen.config_id = atomic_load_explicit(words + 1, memory_order_relaxed);
+    for (int i = 0; i < TR_BUCKET_ENTRIES && !seen.has; i++) {
+        if (atomic_load_explicit(words + TR_HIGH_WORD + i, memory_order_relaxed) != hash.high) continue;
+        tr_words_read(&seen.place, words + TR_PLACE_WORD + i * TR_PLACE_WORDS, sizeof seen.place);
+        seen.has = seen.place.size && seen.place.low == (uint32_t)hash.low;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    seen.stable = !(*counter & 1) && *counter == atomic_load_explicit(words, memory_order_relaxed);
+    return seen;
+}
+
+/* Bounds before anything is touched. */
+static int entry_plausible(const tr_view *view, const tr_index_entry *entry) {
+    return entry->size <= TR_SLAB_BYTES && entry->size >= TR_DATA_HEADER_BYTES && entry->offset < view->head.reserved &&
            entry->size <= view->head.reserved - entry->offset;
 }
 
-/* One look at the bucket. True: decided for now. */
-static int look(const tr_view *view, tr_probe *probe, uint32_t now_s) {
-    const tr_word *words = bucket_of(view, probe);
-    tr_bucket bucket;
-    probe->counter = atomic_load_explicit(words, memory_order_acquire);
-    tr_words_read(&bucket, words, sizeof bucket);
+/* Nothing of our key is in either bucket. That of the first says whether it may be chained. */
+static tr_probe_state missed(const tr_sight *sight) {
+    return sight->counters[0] >> 32 & TR_CELL_OVERFLOW ? TR_PROBE_ASK : TR_PROBE_MISS;
+}
+
+static tr_probe_state take(const tr_view *view, tr_key_hash hash, uint32_t now_s, const glance *seen, uint32_t number,
+                           tr_index_entry *entry, tr_sight *sight) {
+    *entry = (tr_index_entry){hash, seen->place.version, (uint64_t)seen->place.unit * TR_DATA_ALIGNMENT,
+                              seen->place.size, seen->place.expiry_s};
+    sight->found = number;
+    if (!entry_plausible(view, entry)) return TR_PROBE_UNSETTLED; /* damaged: nobody writes such an entry */
+    if (!tr_expired(entry->expiry_s, now_s)) return TR_PROBE_FOUND;
+    return seen->stable ? missed(sight) : TR_PROBE_UNSETTLED;
+}
+
+/* One look at the index. NEW: it changed meanwhile.
+ *
+ * A key that moves is written to its new bucket before it leaves the old one. So whoever misses it in the first, then
+ * in the second, and then finds that the first has not changed, has seen a moment in which it was in neither. */
+static tr_probe_state look(const tr_view *view, tr_key_hash hash, uint32_t now_s, tr_index_entry *entry,
+                           tr_sight *sight) {
+    const tr_word *words = first_bucket(view, hash);
+    glance first = look_at(words, hash, &sight->counters[0]), second;
+    if (!first.stable && !last_round(sight)) return TR_PROBE_NEW;
+    if (first.config_id != view->head.config_id) return TR_PROBE_REVOKED;
+    if (first.has && first.stable) return take(view, hash, now_s, &first, 0, entry, sight);
+
+    second = look_at(second_bucket(view, hash), hash, &sight->counters[1]);
+    if (!second.stable && !last_round(sight)) return TR_PROBE_NEW;
+    if (second.config_id != view->head.config_id) return TR_PROBE_REVOKED;
+    /* In the last round whoever wrote may have stopped in the middle of one of both: the other is whole. */
+    if (second.has && (second.stable || !first.has)) return take(view, hash, now_s, &second, 1, entry, sight);
+    if (first.has) return take(view, hash, now_s, &first, 0, entry, sight);
+
     atomic_thread_fence(memory_order_acquire);
-    int stable = !(probe->counter & 1) && probe->counter == atomic_load_explicit(words, memory_order_relaxed);
-    if (!stable && !last_round(probe)) return 0;
-    if (bucket.config_id != view->head.config_id) {
-        probe->state = TR_PROBE_REVOKED;
-        return 1;
-    }
-    for (int i = 0; i < TR_BUCKET_ENTRIES; i++) {
-        const tr_index_entry *entry = &bucket.entries[i];
-        if (!entry->size || !tr_hash_equal(entry->hash, probe->hash)) continue;
-        if (!entry_plausible(view, entry, probe->key.count)) break;
-        if (tr_expired(entry->expiry_s, now_s)) break;
-        probe->entry = *entry;
-        probe->value_bytes = entry->size - (uint32_t)tr_entry_size(probe->key.count, 0);
-        probe->state = TR_PROBE_FOUND;
-        return 1;
-    }
-    probe->state = !stable ? TR_PROBE_UNSETTLED : bucket.flags & TR_CELL_OVERFLOW ? TR_PROBE_ASK : TR_PROBE_MISS;
-    return 1;
+    int same = atomic_load_explicit(words, memory_order_relaxed) == sight->counters[0];
+    if (same && first.stable && second.stable) return missed(sight);
+    return last_round(sight) ? TR_PROBE_UNSETTLED : TR_PROBE_NEW;
 }
 
-static void count(tr_view *view, const tr_probe *probe) {
-    view->stats.hits += probe->state == TR_PROBE_HIT;
-    view->stats.misses += probe->state == TR_PROBE_MISS || probe->state == TR_PROBE_ASK;
-    view->stats.hints += probe->state == TR_PROBE_ASK;
-    view->stats.unsettled += probe->state == TR_PROBE_UNSETTLED;
+static void count(tr_view *view, tr_probe_state state) {
+    view->stats.hits += state == TR_PROBE_HIT;
+    view->stats.misses += state == TR_PROBE_MISS || state == TR_PROBE_ASK;
+    view->stats.hints += state == TR_PROBE_ASK;
+    view->stats.unsettled += state == TR_PROBE_UNSETTLED;
 }
 
-static void torn(tr_view *view, tr_probe *probe) {
+/* One more round is lost. The state to go on with. */
+static tr_probe_state torn(tr_view *view, tr_sight *sight) {
     view->stats.torn++;
-    probe->rounds++;
-    probe->state = probe->rounds < ROUNDS ? TR_PROBE_NEW : TR_PROBE_UNSETTLED;
     relax();
+    return ++sight->rounds < ROUNDS ? TR_PROBE_NEW : TR_PROBE_UNSETTLED;
 }
 
-static void prefetch(const tr_view *view, const tr_probe *probe, uint32_t bytes_max) {
-    uint32_t bytes = probe->entry.size < bytes_max ? probe->entry.size : bytes_max;
+tr_probe_state tr_view_find(tr_view *view, tr_key_hash hash, uint32_t now_s, tr_index_entry *entry, tr_sight *sight) {
+    tr_probe_state state = sight->rounds < ROUNDS ? TR_PROBE_NEW : TR_PROBE_UNSETTLED;
+    while (state == TR_PROBE_NEW && (state = look(view, hash, now_s, entry, sight)) == TR_PROBE_NEW)
+        state = torn(view, sight);
+    count(view, state);
+    return state;
+}
+
+static void prefetch(const tr_view *view, const tr_index_entry *entry, uint32_t bytes_max) {
+    uint32_t bytes = entry->size < bytes_max ? entry->size : bytes_max;
     for (uint32_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const uint8_t *)view->data + probe->entry.offset + line);
+        __builtin_prefetch((const uint8_t *)view->data + entry->offset + line);
+}
+
+/* What was found is still where it was found, so what it names was not written meanwhile. */
+static int unchanged(const tr_view *view, tr_key_hash hash, const tr_sight *sight) {
+    const tr_word *words = sight->found ? second_bucket(view, hash) : first_bucket(view, hash);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(words, memory_order_relaxed) == sight->counters[sight->found];
+}
+
+/* Another key with our tag lies where ours would be, so ours can only be chained: if nothing moved since we looked. */
+static tr_probe_state twin_found(tr_view *view, tr_key_hash hash, tr_sight *sight) {
+    int settled = unchanged(view, hash, sight) && !(sight->counters[sight->found] & 1) && !(sight->counters[0] & 1) &&
+                  atomic_load_explicit(first_bucket(view, hash), memory_order_relaxed) == sight->counters[0];
+    return settled ? missed(sight) : torn(view, sight);
 }
 
 static void locate_one(tr_view *view, tr_probe *probe, uint32_t now_s) {
-    while (probe->state == TR_PROBE_NEW && !look(view, probe, now_s)) torn(view, probe);
-    if (probe->state == TR_PROBE_FOUND) prefetch(view, probe, 128);
-    count(view, probe);
+    tr_index_entry entry;
+    while (probe->state == TR_PROBE_NEW) {
+        probe->state = tr_view_find(view, probe->hash, now_s, &entry, &probe->sight);
+        if (probe->state != TR_PROBE_FOUND) return;
+        if (tr_probe_accept(probe, &entry)) {
+            prefetch(view, &entry, 128);
+            return;
+        }
+        probe->state = twin_found(view, probe->hash, &probe->sight); /* no entry of our key has this size */
+        count(view, probe->state);
+    }
 }
 
 void tr_view_locate(tr_view *view, tr_probe *probes, size_t count, uint32_t now_s) {
     for (size_t i = 0; i < count + AHEAD; i++) {
         if (i < count && probes[i].state == TR_PROBE_NEW) {
-            if (!probes[i].rounds) probes[i].hash = tr_key_hash_of(probes[i].key);
+            if (!probes[i].sight.rounds) probes[i].hash = tr_key_hash_of(probes[i].key);
             for (size_t line = 0; line < TR_BUCKET_BYTES / 64; line++)
-                __builtin_prefetch((const uint8_t *)(bucket_of(view, &probes[i]) + 8 * line));
+                __builtin_prefetch((const uint8_t *)(first_bucket(view, probes[i].hash) + 8 * line));
         }
         if (i >= AHEAD && probes[i - AHEAD].state == TR_PROBE_NEW) locate_one(view, &probes[i - AHEAD], now_s);
     }
 }
 
-/* Everything in the header that the index, the head and the question already told us. */
-static int header_agrees(const tr_view *view, const tr_probe *probe, const tr_data_header *header) {
-    const tr_index_entry *entry = &probe->entry;
-    return header->value_bytes == probe->value_bytes && header->expiry_s == entry->expiry_s &&
-           !tr_version_compare(header->version, entry->version) &&
-           tr_hash_equal(header->hash, entry->hash) && header->instance == view->head.instance &&
-           header->offset == entry->offset;
+/* ---- copying */
+
+int tr_view_copy(tr_view *view, tr_key_hash hash, const tr_index_entry *entry, tr_sight *sight, uint8_t *to) {
+    tr_words_read(to, view->data + entry->offset / 8, entry->size);
+    if (unchanged(view, hash, sight) || last_round(sight)) return 1;
+    torn(view, sight);
+    return 0;
 }
 
 static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
@@ -212,30 +284,24 @@ static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
     tr_data_header header;
     tr_words_read(&header, words, sizeof header);
     int same_key = header.key_bytes == probe->key.count && tr_words_equal(key, probe->key.at, probe->key.count);
-    tr_words_read(to, key + tr_padded(probe->key.count) / 8, probe->value_bytes);
-    /* The sum is taken over what we have: our key, our copies. Memory may change behind them as it likes. */
-    int valid = same_key && header_agrees(view, probe, &header) && header.sum == tr_data_sum(&header, probe->key, to);
-    atomic_thread_fence(memory_order_acquire);
-    int stable = atomic_load_explicit(bucket_of(view, probe), memory_order_relaxed) == probe->counter;
-    if (valid && (stable || last_round(probe))) {
+    int valid = same_key && tr_header_agrees(probe, &header);
+    if (valid) {
+        /* The sum is taken over what we have: our key, our copies. Memory may change behind them as it likes. */
+        tr_words_read(to, words + tr_probe_value_at(probe) / 8, probe->value_bytes);
+        uint32_t front = tr_front_sum(view->head.instance, probe->entry.offset, &header, probe->key);
+        valid = header.sum == tr_crc32c(front, to, probe->value_bytes);
+    }
+    if (valid && (unchanged(view, probe->hash, &probe->sight) || last_round(&probe->sight)))
         probe->state = TR_PROBE_HIT;
-        count(view, probe);
-        return;
-    }
-    /* Nothing moved, and yet it is not our key: another key with our hash lies there. Ours can only be chained. */
-    if (stable && !same_key && !(probe->counter & 1)) {
-        probe->state = probe->counter >> 32 & TR_CELL_OVERFLOW ? TR_PROBE_ASK : TR_PROBE_MISS;
-        count(view, probe);
-        return;
-    }
-    torn(view, probe);
-    count(view, probe);
+    else
+        probe->state = same_key ? torn(view, &probe->sight) : twin_found(view, probe->hash, &probe->sight);
+    count(view, probe->state);
 }
 
 void tr_view_fetch(tr_view *view, tr_probe *probes, uint8_t *const *places, size_t count) {
     for (size_t i = 0; i < count; i++) {
         /* Memory is slower than the sum: the next value is on its way while this one is checked. */
-        if (i + 1 < count && probes[i + 1].state == TR_PROBE_FOUND) prefetch(view, &probes[i + 1], PREFETCHED);
+        if (i + 1 < count && probes[i + 1].state == TR_PROBE_FOUND) prefetch(view, &probes[i + 1].entry, PREFETCHED);
         if (probes[i].state == TR_PROBE_FOUND) fetch_one(view, &probes[i], places[i]);
     }
 }
@@ -250,9 +316,9 @@ int tr_view_renew(tr_view *view, tr_probe *probes, size_t count_of, char *why) {
         tr_probe *probe = &probes[i];
         if (probe->state == TR_PROBE_FOUND) probe->state = TR_PROBE_NEW; /* its bounds were those of the old mapping */
         if (probe->state != TR_PROBE_REVOKED) continue;
-        probe->rounds += ROUNDS / RENEWALS;
-        probe->state = probe->rounds < ROUNDS ? TR_PROBE_NEW : TR_PROBE_UNSETTLED;
-        count(view, probe);
+        probe->sight.rounds += ROUNDS / RENEWALS;
+        probe->state = probe->sight.rounds < ROUNDS ? TR_PROBE_NEW : TR_PROBE_UNSETTLED;
+        count(view, probe->state);
     }
     return 0;
 }

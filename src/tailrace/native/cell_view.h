@@ -6,26 +6,7 @@
 #ifndef TAILRACE_CELL_VIEW_H
 #define TAILRACE_CELL_VIEW_H
 
-#include "cell.h"
-
-typedef enum {
-    TR_PROBE_NEW = 0,
-    TR_PROBE_FOUND = 1,     /* in the index: make room for value_bytes, then fetch */
-    TR_PROBE_HIT = 2,       /* fetched and checked */
-    TR_PROBE_MISS = 3,
-    TR_PROBE_ASK = 4,       /* missed, but the bucket has overflowed: the backend may have it */
-    TR_PROBE_UNSETTLED = 5, /* changing whenever looked at, or damaged: not decided */
-    TR_PROBE_REVOKED = 6,   /* the index is another one by now: map again */
-} tr_probe_state;
-
-typedef struct {
-    tr_slice key;
-    tr_key_hash hash;
-    tr_index_entry entry;
-    uint64_t counter; /* of the bucket, when the entry was found in it */
-    uint32_t value_bytes, rounds;
-    tr_probe_state state;
-} tr_probe;
+#include "cell_probe.h"
 
 typedef struct {
     uint64_t hits, misses, torn, remaps, hints, unsettled;
@@ -52,5 +33,14 @@ void tr_view_locate(tr_view *view, tr_probe *probes, size_t count, uint32_t now_
 /* Copy the values of all probes that were found to where `places` says, and check them. A torn one is new again, or
  * unsettled after its last round. */
 void tr_view_fetch(tr_view *view, tr_probe *probes, uint8_t *const *places, size_t count);
+
+/* ---- for an engine, which knows hashes only and proves nothing: whoever asked it does that */
+
+/* FOUND, MISS, ASK, UNSETTLED or REVOKED. FOUND: an entry within bounds, to be copied. */
+tr_probe_state tr_view_find(tr_view *view, tr_key_hash hash, uint32_t now_s, tr_index_entry *entry, tr_sight *sight);
+
+/* Copy the raw data entry, entry.size bytes: header | key, padded | value. False: it changed meanwhile, so find it again
+ * with the same sight, which ends after a bounded number of rounds. */
+int tr_view_copy(tr_view *view, tr_key_hash hash, const tr_index_entry *entry, tr_sight *sight, uint8_t *to);
 
 #endif

@@ -5,9 +5,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ..config import ConsumerConfig, ProducerConfig, Retention, StreamConfig, WorldConfig, decode, parse_world
+from ..config import (
+    CacheConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    Retention,
+    StreamConfig,
+    WorldConfig,
+    decode,
+    parse_world,
+)
 from ..coordination import Coordination, SqliteCoordination
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError
@@ -25,6 +34,10 @@ from ..streams import (
     collect,
 )
 
+if TYPE_CHECKING:
+    from ..cache import Cache, Standing
+    from .caches import Caches, Doors, Served
+
 _CONFIG = "tailrace.toml"
 
 
@@ -38,6 +51,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
         has_coordination=lambda: os.path.exists(database),
         clock=SystemClock(),
         config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+        root=root,
     )
 
 
@@ -65,6 +79,7 @@ class World:
         has_coordination: Callable[[], bool],
         clock: Clock,
         config: WorldConfig,
+        root: str,
     ) -> None:
         self.config = config
         self._has_coordination = has_coordination
@@ -73,6 +88,8 @@ class World:
         self._opening = threading.Lock()
         self._closed = False
         self._catalog = Catalog(files)
+        self._root = root
+        self._caches_here: Caches | None = None
 
     # ---- streams
 
@@ -180,7 +197,47 @@ class World:
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
         return Consumer(tails, config, self._clock, follow=follow, commit=commit)
 
+    # ---- caches
+
+    def caches(self) -> list[str]:
+        """The names of all caches."""
+        return self._caches.names() if self._has_coordination() else []
+
+    def create_cache(self, name: str, config: CacheConfig | None = None, **settings: Any) -> CacheConfig:
+        """Make a cache, with the world's settings for it unless told otherwise: create_cache("prices", mode="R=3.2",
+        backends=3)."""
+        return self._caches.create(name, config, **settings)
+
+    def configure_cache(self, name: str, config: CacheConfig) -> CacheConfig:
+        """Other settings, which backends and clients take up. The number of backends and the mode stay."""
+        return self._caches.configure(name, config)
+
+    def delete_cache(self, name: str) -> None:
+        """With all it holds. Whoever serves it stops."""
+        self._caches.delete(name)
+
+    def cache(self, name: str, *, serving: bool = True, create: bool = True, **settings: Any) -> "Cache":
+        """A cache, made on first use. This process serves those of its backends that nobody does, unless told not to.
+
+        Settings are those of CacheConfig for a new cache, as in mode="R=3.2", and of CacheClientConfig, as in
+        deadline_s=0.1.
+        """
+        self._check_open()
+        return self._caches.open(name, serving=serving, create=create, **settings)
+
+    def cache_standing(self, name: str) -> "Standing":
+        """A cache's settings, and which backends are there."""
+        return self._caches.standing(name)
+
+    def serve_caches(
+        self, names: Sequence[str], backends: Sequence[int] | None, doors: "Doors"
+    ) -> "list[tuple[str, Served]]":
+        """Serve backends in this process until the world is closed: these of each cache, or those that nobody does."""
+        return self._caches.serve_all(names, backends, doors)
+
     def close(self) -> None:
+        if self._caches_here is not None:
+            self._caches_here.close()
         with self._opening:
             self._closed = True
             if self._coordination is not None:
@@ -219,12 +276,26 @@ class World:
         return commit
 
     @property
-    def _checkpoints(self) -> Checkpoints:
+    def _store(self) -> Coordination:
         with self._opening:
             self._check_open()
             if self._coordination is None:
                 self._coordination = self._open_coordination()
-            return Checkpoints(self._coordination)
+            return self._coordination
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._store)
+
+    @property
+    def _caches(self) -> "Caches":
+        from .caches import Caches  # with it comes the wire, which a world without caches does not wait for
+
+        with self._opening:
+            self._check_open()
+            if self._caches_here is None:
+                self._caches_here = Caches(self._root, lambda: self._store, self.config, self._clock)
+            return self._caches_here
 
     def _tails(
         self,

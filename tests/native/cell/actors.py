@@ -11,6 +11,7 @@ from tailrace.native.cell import CellView, Outcome
 from .places import small_cell
 
 KEYS = [b"hot key %d" % number for number in range(6)]
+PASSING = 43  # with these the index is as full as it gets, so that keys keep moving between their buckets
 SAYS = struct.Struct("<QIII")  # the version, and the sum of the rest
 
 
@@ -28,7 +29,7 @@ def is_true(key: bytes, version: tuple[int, int, int], value: bytes) -> bool:
 def write(path: Path, channel: Connection, seed: int, erasing: bool) -> None:
     """Set the keys once, say so, and go on until told to stop or killed. Sizes vary, to keep slots and slabs moving."""
     draw = Random(seed)
-    cell, clock = small_cell(path, slabs=8, buckets=1), 0
+    cell, clock, passing = small_cell(path, slabs=16, buckets=1), 0, 0
     while not channel.poll():
         for key in KEYS:
             clock += 1
@@ -39,8 +40,9 @@ def write(path: Path, channel: Connection, seed: int, erasing: bool) -> None:
         if erasing:
             cell.erase(draw.choice(KEYS), (clock + 1, seed, 0))
             clock += 1
-            name = b"passing %d" % (clock % 40)  # makes the index grow, once
-            cell.set(name, bytes(draw.choice([10, 50_000])), (clock, seed, 1))
+            passing += 1
+            cell.set(b"passing %d" % passing, bytes(draw.choice([10, 50_000])), (clock, seed, 1))
+            cell.erase(b"passing %d" % (passing - PASSING), (clock, seed, 2))
     channel.send(cell.stats())
 
 

@@ -32,7 +32,7 @@ class Cell:
     def set(self, key: bytes, value: bytes, version: Version, expiry_s: int, now_s: int) -> Outcome:
         if version <= self.floor(key):
             return Outcome.STALE
-        if 64 + (len(key) + 7) // 8 * 8 + len(value) > SLAB_BYTES:
+        if 32 + (len(key) + 7) // 8 * 8 + len(value) > SLAB_BYTES:
             return Outcome.TOO_LARGE
         self.stored[key] = (value, version, expiry_s)
         return Outcome.APPLIED
@@ -65,5 +65,9 @@ class Cell:
     def collect(self, now_s: int) -> int:
         old = [key for key, (_, _, expiry_s) in self.stored.items() if expiry_s and now_s >= expiry_s]
         for key in old:
-            del self.stored[key]
+            self.drop(key)
         return len(old)
+
+    def drop(self, key: bytes) -> None:
+        """Evicted or expired: gone without a tombstone, so that the summary speaks for it."""
+        self.summary = max(self.summary, self.stored.pop(key)[1])

@@ -15,9 +15,11 @@ from .model import FULL
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 HEAD = struct.Struct("<8sIIQQQQQQQII")
-BUCKET = struct.Struct("<IIQ")
-ENTRY = struct.Struct("<QQQIIQII")
-DATA = struct.Struct("<IIIIQIIQQQQ")
+BUCKET = struct.Struct("<IIQ6Q")
+PLACE = struct.Struct("<QIIIIII")
+DATA = struct.Struct("<IIIIQII")
+PLACES = 6
+UNIT_BYTES = 64
 
 
 @contextmanager
@@ -38,6 +40,21 @@ def weak_hash(low_mask: int = FULL, high_mask: int = FULL) -> Iterator[None]:
 def small_cell(path: Path, slabs: int = 16, **more: object) -> Cell:
     settings: dict = {"reserve_bytes": 64 * SLAB_BYTES, "capacity_bytes": slabs * SLAB_BYTES, "buckets": 4} | more
     return Cell(path, **settings)
+
+
+def place_at(bucket: int, number: int) -> int:
+    """Where a place lies in an index file."""
+    return 256 * bucket + BUCKET.size + PLACE.size * number
+
+
+def buckets_of(high: int, buckets: int) -> tuple[int, int]:
+    first = high * buckets >> 64
+    turned = (high << 32 | high >> 32) % 2**64
+    return first, (first + 1 + (turned * (buckets - 1) >> 64)) % buckets if buckets > 1 else first
+
+
+def entry_sum(instance: int, offset: int, entry: bytes) -> int:
+    return crc32c(struct.pack("<QQ", instance, offset) + entry[4:])
 
 
 def overwrite(path: Path, at: int, content: bytes) -> None:

@@ -3,15 +3,29 @@
 import os
 import struct
 from itertools import product
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.native import crc32c
 from tailrace.native.cell import SLAB_BYTES, CellView
 
 from ..strategies import PATIENT
-from .places import BUCKET, DATA, ENTRY, folder, overwrite, small_cell, with_true_sum
+from .places import (
+    BUCKET,
+    DATA,
+    HEAD,
+    PLACE,
+    PLACES,
+    UNIT_BYTES,
+    buckets_of,
+    entry_sum,
+    folder,
+    overwrite,
+    place_at,
+    small_cell,
+    with_true_sum,
+)
 
 BUCKETS = 4
 KEYS = [b"key %d" % number for number in range(8)]
@@ -100,13 +114,16 @@ def test_entries_pointing_anywhere_make_no_value(data):
         views = opened(path)
         index = path / "index.1"
         for _ in range(data.draw(st.integers(1, 4))):
-            at = 256 * data.draw(st.integers(0, BUCKETS - 1)) + 16 + 48 * data.draw(st.integers(0, 4))
-            entry = list(ENTRY.unpack(index.read_bytes()[at : at + 48]))
-            other = ENTRY.unpack_from(index.read_bytes(), at // 256 * 256 + 16 + 48 * data.draw(st.integers(0, 4)))
-            entry[5] = data.draw(st.sampled_from([entry[5], other[5], *FARTHER]))
-            entry[6] = data.draw(st.sampled_from([entry[6], other[6], *FAR]))
-            entry[2] = data.draw(st.sampled_from([entry[2], 0, 1, 2]))
-            overwrite(index, at, ENTRY.pack(*entry))
+            bucket, number, another = (data.draw(st.integers(0, limit - 1)) for limit in (BUCKETS, PLACES, PLACES))
+            at, content = place_at(bucket, number), index.read_bytes()
+            place, other = list(PLACE.unpack_from(content, at)), PLACE.unpack_from(content, place_at(bucket, another))
+            place[0] = data.draw(st.sampled_from([place[0], 0, 1, 2]))
+            place[3] = data.draw(st.sampled_from([place[3], other[3]]))
+            place[4] = data.draw(st.sampled_from([place[4], other[4], *FAR]))
+            place[5] = data.draw(st.sampled_from([place[5], other[5], *FAR]))
+            overwrite(index, at, PLACE.pack(*place))
+            high = BUCKET.unpack_from(content, 256 * bucket)[3 + data.draw(st.sampled_from([number, another]))]
+            overwrite(index, 256 * bucket + 16 + 8 * number, struct.pack("<Q", high))
         assert_nothing_new(views + opened(path), ever)
         cell.close()
 
@@ -129,15 +146,16 @@ def test_lengths_of_a_data_entry_with_a_true_sum_must_fit_the_index():
     with folder() as path:
         cell, _ = filled(path)
         index, data = (path / "index.1").read_bytes(), (path / "data").read_bytes()
-        for bucket, place in product(range(BUCKETS), range(5)):
-            offset, size = ENTRY.unpack_from(index, 256 * bucket + 16 + 48 * place)[5:7]
+        instance = HEAD.unpack_from((path / "head").read_bytes())[4]
+        for bucket, number in product(range(BUCKETS), range(PLACES)):
+            unit, size = PLACE.unpack_from(index, place_at(bucket, number))[4:6]
             if not size:
                 continue
-            header = list(DATA.unpack_from(data, offset))
+            header = list(DATA.unpack_from(data, unit * UNIT_BYTES))
             header[2] += 1
-            content = data[offset + 64 : offset + 64 + header[1]] + data[offset + 72 : offset + size + 1]
-            forged = DATA.pack(*header)[4:]
-            overwrite(path / "data", offset, struct.pack("<I", crc32c(forged + content)) + forged)
+            forged = DATA.pack(*header) + data[unit * UNIT_BYTES + DATA.size : unit * UNIT_BYTES + size + 1]
+            total = struct.pack("<I", entry_sum(instance, unit * UNIT_BYTES, forged))
+            overwrite(path / "data", unit * UNIT_BYTES, total + forged[4:])
         view = CellView(path)
         assert view.get_many(KEYS, 0) == [None] * len(KEYS)
         assert view.stats()["unsettled"] + view.stats()["hints"] >= len(KEYS)
@@ -152,7 +170,7 @@ def test_a_backend_that_stopped_in_a_change_hides_nothing():
             cell.set(key, key * 100, (1, 0, number))
         view, index = CellView(path), path / "index.1"
         for bucket in (0, 1):
-            (counter, _, _) = BUCKET.unpack_from(index.read_bytes(), 256 * bucket)
+            (counter, *_) = BUCKET.unpack_from(index.read_bytes(), 256 * bucket)
             overwrite(index, 256 * bucket, struct.pack("<I", counter + 1))
         for reader in (view, CellView(path)):
             found = reader.get_many(KEYS[:4], 0)
@@ -164,6 +182,55 @@ def test_a_backend_that_stopped_in_a_change_hides_nothing():
         head = (path / "head").read_bytes()
         overwrite(path / "head", 16, struct.pack("<Q", struct.unpack_from("<Q", head, 16)[0] + 1))
         assert CellView(path).get(KEYS[0], 0) == (KEYS[0] * 100, (1, 0, 0))
+        cell.close()
+
+
+def moves(path, content, buckets):
+    """Every (from, to) by which a key could move to its other bucket, as places of an index file."""
+    for bucket, number in product(range(buckets), range(PLACES)):
+        if not PLACE.unpack_from(content, place_at(bucket, number))[5]:
+            continue
+        (first, second) = buckets_of(BUCKET.unpack_from(content, 256 * bucket)[3 + number], buckets)
+        other = second if bucket == first else first
+        empty = [at for at in range(PLACES) if not PLACE.unpack_from(content, place_at(other, at))[5]]
+        if empty:
+            yield (bucket, number), (other, empty[0])
+
+
+def words_of_a_move(content, source, target):
+    """The writes of one move, word by word, in the order of cell_index.c."""
+
+    def change(bucket, number, high, place):
+        (counter,) = struct.unpack_from("<I", content, 256 * bucket)
+        yield 256 * bucket, struct.pack("<I", counter + 1)
+        yield 256 * bucket + 16 + 8 * number, struct.pack("<Q", high)
+        for word in range(0, PLACE.size, 8):
+            yield place_at(bucket, number) + word, place[word : word + 8]
+        yield 256 * bucket, struct.pack("<I", counter + 2)
+
+    high = BUCKET.unpack_from(content, 256 * source[0])[3 + source[1]]
+    place = content[place_at(*source) :][: PLACE.size]
+    yield from change(*target, high, place)
+    yield from change(*source, 0, bytes(PLACE.size))
+
+
+def test_a_backend_killed_in_a_move_hides_no_key_and_makes_no_value():
+    """Stop after every single word of a move: old and new views find the key that moves, and all the others."""
+    with folder() as path:
+        cell, ever = filled(path)
+        index = path / "index.1"
+        before = index.read_bytes()
+        latest = {key: max(ever[key], key=lambda answer: answer[1]) for key in KEYS}
+        todo = list(moves(path, before, BUCKETS))
+        assert len(todo) >= 4
+        for source, target in Random(1).sample(todo, 4):
+            overwrite(index, 0, before)
+            view = CellView(path)
+            for at, word in words_of_a_move(before, source, target):
+                overwrite(index, at, word)
+                for one in (view, CellView(path)):
+                    assert one.get_many(KEYS, 0) == [latest[key] for key in KEYS]
+                    assert one.get(b"never set", 0) is None
         cell.close()
 
 

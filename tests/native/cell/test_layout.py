@@ -13,14 +13,28 @@ from tailrace.native._cell import _LAYOUT
 from tailrace.native.cell import SLAB_BYTES, Cell, CellView
 
 from . import model
-from .places import BUCKET, DATA, ENTRY, HEAD, folder, overwrite, small_cell, with_true_sum
+from .places import (
+    BUCKET,
+    DATA,
+    HEAD,
+    PLACE,
+    PLACES,
+    UNIT_BYTES,
+    buckets_of,
+    entry_sum,
+    folder,
+    overwrite,
+    place_at,
+    small_cell,
+    with_true_sum,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "cells.md"
 STUBS = ast.parse(Path(door.__file__).with_name("_cell.pyi").read_text())
 
 
 def test_the_door_is_this_small():
-    assert door.__all__ == ["SLAB_BYTES", "Cell", "CellView", "Outcome", "key_hash"]
+    assert door.__all__ == ["PARTITIONS", "SLAB_BYTES", "Cell", "CellView", "Outcome", "key_hash"]
 
 
 def test_the_stubs_name_the_members_that_are_there():
@@ -32,11 +46,11 @@ def test_the_stubs_name_the_members_that_are_there():
 
 
 def test_sizes_are_those_of_the_page():
-    assert _LAYOUT == {"head": 4096, "bucket": 256, "entries": 5, "data header": 64, "slab": 256 << 10}
-    assert (HEAD.size, BUCKET.size, ENTRY.size, DATA.size) == (80, 16, 48, 64)
-    assert BUCKET.size + 5 * ENTRY.size == 256
+    assert _LAYOUT == {"head": 4096, "bucket": 256, "entries": 6, "data header": 32, "slab": 256 << 10}
+    assert (HEAD.size, BUCKET.size, PLACE.size, DATA.size) == (80, 64, 32, 32)
+    assert BUCKET.size + PLACES * PLACE.size == 256
     text = PAGE.read_text()
-    for promised in ("bucket (256 bytes)", "index entry (48 bytes)", "slabs of 256 KiB", "layout version: 1"):
+    for promised in ("bucket (256 bytes)", "place (32 bytes)", "slabs of 256 KiB", "layout version: 2"):
         assert promised in text
 
 
@@ -55,31 +69,49 @@ def test_every_byte_of_one_entry():
         assert not any(head[80:])
         magic, layout, zero, sequence, instance, config, generation, *sizes, total = HEAD.unpack(head[:80])
         buckets, reserved, populated, _ = sizes
-        assert (magic, layout, zero, config, generation, buckets) == (b"TAILCELL", 1, 0, 99, 1, 4)
+        assert (magic, layout, zero, config, generation, buckets) == (b"TAILCELL", 2, 0, 99, 1, 4)
         assert (reserved, populated, sequence % 2) == (64 * SLAB_BYTES, SLAB_BYTES, 0)
         assert total == crc32c(head[:16] + head[24:76])
         assert (view.config_id, view.instance_id, view.generation) == (99, instance, 1)
 
         low, high = struct.unpack("<QQ", model.key_hash(key))
-        bucket = index[256 * (high * 4 >> 64) :][:256]
-        entries = [ENTRY.unpack_from(bucket, 16 + 48 * number) for number in range(5)]
-        (entry,) = [entry for entry in entries if entry[:2] == (low, high)]
-        assert BUCKET.unpack(bucket[:16])[1:] == (0, 99)
-        offset, size = entry[5:7]
-        assert entry == (low, high, *version, offset, 64 + 8 + len(value), 1234)
-        assert offset % 64 == 0
+        first, second = buckets_of(high, 4)
+        assert first == high * 4 >> 64 != second
+        _, flags, config, *highs = BUCKET.unpack_from(index, 256 * first)
+        assert (flags, config) == (0, 99)
+        place = PLACE.unpack_from(index, place_at(first, highs.index(high)))
+        unit, size = place[4:6]
+        assert place == (*version, low % 2**32, unit, 32 + 8 + len(value), 1234)
 
+        offset = unit * UNIT_BYTES
         header = DATA.unpack_from(data, offset)
-        assert header[1:] == (len(key), len(value), 1234, *version, low, high, instance, offset)
-        assert data[offset + 64 : offset + size] == key + bytes(3) + value
-        assert header[0] == crc32c(data[offset + 4 : offset + 64] + key + value)
+        assert header[1:] == (len(key), len(value), 1234, *version)
+        assert data[offset + 32 : offset + size] == key + bytes(3) + value
+        assert header[0] == entry_sum(instance, offset, data[offset : offset + size])
+
+
+def test_a_key_lies_in_its_first_bucket_or_its_second():
+    with folder() as path:
+        cell = small_cell(path, buckets=50)
+        names = [b"name %d" % number for number in range(250)]
+        for number, name in enumerate(names):
+            cell.set(name, b"", (1 + number, 0, 0))
+        assert cell.stats()["chained"] == cell.stats()["growths"] == 0
+        index, seconds = (path / "index.1").read_bytes(), 0
+        for name in names:
+            (high,) = struct.unpack_from("<Q", model.key_hash(name), 8)
+            first, second = (BUCKET.unpack_from(index, 256 * bucket)[3:] for bucket in buckets_of(high, 50))
+            assert first.count(high) + second.count(high) == 1
+            seconds += high in second
+        assert 0 < seconds < 125
 
 
 @pytest.mark.parametrize(
     ("at", "content", "seen"),
     [
         (0, b"SOMETHIN", "magic"),
-        (8, struct.pack("<I", 2), "layout version is 2, not 1"),
+        (8, struct.pack("<I", 1), "layout version is 1, not 2"),
+        (8, struct.pack("<I", 3), "layout version is 3, not 2"),
         (32, b"\1", "sum"),
         (76, b"\0\0\0\0", "sum"),
     ],
@@ -149,6 +181,7 @@ def test_bad_settings_are_refused():
             {"buckets": 0},
             {"capacity_bytes": 1},
             {"reserve_bytes": SLAB_BYTES, "capacity_bytes": 2 * SLAB_BYTES},
+            {"reserve_bytes": 256 << 30},
             {"config_id": 2**64 - 1},
             {"tombstones": 2**25},
         ):
@@ -158,6 +191,17 @@ def test_bad_settings_are_refused():
             Cell(path)
         with folder() as other, pytest.raises(TypeError):
             CellView(small_cell(other).folder).get_many(["text"], 0)
+
+
+def test_a_cell_of_an_earlier_layout_is_cleared_away_and_one_of_a_later_is_not():
+    with folder() as path:
+        small_cell(path).close()
+        overwrite(path / "head", 8, struct.pack("<I", 3))
+        with pytest.raises(FileExistsError):
+            small_cell(path)
+        overwrite(path / "head", 8, struct.pack("<I", 1))
+        small_cell(path).close()
+        assert HEAD.unpack_from((path / "head").read_bytes())[1] == 2
 
 
 def test_an_interrupted_start_or_growth_is_cleared_away():

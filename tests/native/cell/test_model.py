@@ -58,7 +58,7 @@ class Pair:
         stats = self.cell.stats()
         gone = self.model.stored.keys() - there
         for key in gone:
-            del self.model.stored[key]
+            self.model.drop(key)
         return len(gone), stats["evicted_capacity"] + stats["evicted_associativity"] + stats["expired"]
 
     def check(self):
@@ -70,6 +70,8 @@ class Pair:
         assert self.cell.stats()["records"] == len(stored)
         assert self.cell.summary_version == self.model.summary
         assert self.cell.stats()["tombstones"] == len(self.model.tombs)
+        assert self.cell.tombstones() == list(self.model.tombs.items())
+        assert [self.cell.floor(key) for key in KEYS] == [self.model.floor(key) for key in KEYS]
         found = self.view.get_many(KEYS, self.now_s)
         hints, room = self.view.hints, bytearray(80_000)
         for number, key in enumerate(KEYS):
@@ -93,7 +95,9 @@ def test_versions_tombstones_expiry_overflow_and_growth(todo, masks, tombstones,
         pair.check()
 
 
-@given(operations, st.sampled_from(MASKS), st.booleans(), st.sampled_from(["lrm", "lru"]), st.sampled_from([1, 2]))
+@given(
+    operations, st.sampled_from(MASKS), st.booleans(), st.sampled_from(["lrm", "lru", "arc"]), st.sampled_from([1, 2])
+)
 @settings(PATIENT, max_examples=400)
 def test_what_is_evicted_is_counted_and_the_rest_stays(todo, masks, chaining, policy, slabs):
     """So little room, or so few places, that keys must go: then nothing but those."""
@@ -120,9 +124,9 @@ def test_hashes_are_two_xxh64():
 def test_the_largest_entry_fills_a_slab():
     with folder() as path:
         cell = small_cell(path)
-        assert cell.set(b"k", bytes(SLAB_BYTES - 71), (1, 0, 0)) == Outcome.TOO_LARGE
-        assert cell.set(b"k", bytes(SLAB_BYTES - 72), (1, 0, 0)) == Outcome.APPLIED
-        assert CellView(path).get(b"k", 0) == (bytes(SLAB_BYTES - 72), (1, 0, 0))
+        assert cell.set(b"k", bytes(SLAB_BYTES - 39), (1, 0, 0)) == Outcome.TOO_LARGE
+        assert cell.set(b"k", bytes(SLAB_BYTES - 40), (1, 0, 0)) == Outcome.APPLIED
+        assert CellView(path).get(b"k", 0) == (bytes(SLAB_BYTES - 40), (1, 0, 0))
 
 
 def test_many_keys_grow_the_index_under_a_view():
@@ -140,7 +144,8 @@ def test_many_keys_grow_the_index_under_a_view():
         assert found == [(name * 3, (number, 7, 0)) for number, name in enumerate(names, start=1)]
         stats = cell.stats()
         assert stats["growths"] == stats["generation"] - 1 >= 8
-        assert len(view.hints) <= stats["chained"] < 150
+        assert len(view.hints) <= stats["chained"] <= 3
+        assert 6 * stats["buckets"] * 0.75 <= stats["records"] <= 6 * stats["buckets"] * 0.94
         assert 1 <= view.stats()["remaps"] <= stats["growths"]
         assert [file.name for file in path.glob("index.*")] == [f"index.{stats['generation']}"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, consume, demo, produce, streams, verify
+from . import bench, cache, consume, demo, node, produce, streams, verify
 from .options import examples
 
 __all__ = ["app", "main"]
@@ -59,6 +59,8 @@ app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.add_typer(streams.app, name="streams")
 app.command("verify", epilog=verify.EPILOG)(verify.verify)
+app.add_typer(cache.app, name="cache")
+app.command("node", epilog=node.EPILOG)(node.node)
 app.add_typer(bench.app, name="bench")
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,14 @@ from ...errors import ConfigError
 from .options import Debug, Json, examples
 from .report import reported, say, show_json, stdout_told
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _WIDE = 240
 
 app = typer.Typer(
     help="Measure how fast this machine is.",
-    epilog=examples("tailrace bench streams", "tailrace bench streams --repeats 5 --json > bench.json"),
+    epilog=examples("tailrace bench streams", "tailrace bench cache", "tailrace bench streams --json > bench.json"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -57,9 +60,35 @@ def streams(
         if json:
             show_json(result)
             return
-        from rich.console import Console
+        _print([table(result)])
 
-        # A file has no width: give every column the room it needs.
-        console = Console(width=None if sys.stdout.isatty() else _WIDE)
-        with stdout_told():
-            console.print(table(result))
+
+@app.command(
+    epilog=examples("tailrace bench cache", "tailrace bench cache --repeats 9 --json > bench.json"),
+)
+def cache(
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny amounts: shows that it runs, not how fast.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the cache beside memcached and Redis, as far as they are installed here."""
+    with reported(as_json=json, debug=debug):
+        from ..bench import cache as measurement
+        from ..bench.cache_table import tables
+
+        result = measurement.run(repeats=repeats, progress=say, quick=quick)
+        if json:
+            show_json(result)
+            return
+        _print(tables(result))
+
+
+def _print(tables: "list[Table]") -> None:
+    from rich.console import Console
+
+    # A file has no width: give every column the room it needs.
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    with stdout_told():
+        for table in tables:
+            console.print(table)

@@ -13,7 +13,15 @@ from typing import Any
 
 import typer
 
-from ...errors import ConfigError, NameRefused, StreamExists, StreamMissing, TailraceError
+from ...errors import (
+    CacheExists,
+    CacheMissing,
+    ConfigError,
+    NameRefused,
+    StreamExists,
+    StreamMissing,
+    TailraceError,
+)
 from ..world import World, open_world
 
 DAMAGED, USAGE, REFUSED, INTERRUPTED = 1, 2, 3, 130
@@ -29,7 +37,7 @@ class OutputProblem(TailraceError):
     """What was read cannot be put where it should go."""
 
 
-_USAGE_ERRORS = (ConfigError, NameRefused, StreamMissing, StreamExists, BadInput)
+_USAGE_ERRORS = (ConfigError, NameRefused, StreamMissing, StreamExists, CacheMissing, CacheExists, BadInput)
 
 
 @contextmanager

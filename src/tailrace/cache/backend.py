@@ -1,0 +1,278 @@
+"""One backend of a cache: its memory, its doors, and how it stays whole.
+
+Its memory is read by others without its help. What it does itself: apply mutations, answer what cannot be read
+one-sidedly, collect what has expired, compare itself with its cohort, and say that it is alive.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from struct import Struct
+
+from ..config import CacheConfig
+from ..env import Clock
+from ..errors import CacheMissing, LeaseExpired, TailraceError, WireRefused
+from ..native.cell import SLAB_BYTES, Cell
+from ..native.engine import Engine
+from ..wire import (
+    HASH_BYTES,
+    TICKET_BYTES,
+    Answer,
+    AttachReply,
+    DigestReply,
+    FetchPart,
+    ListPart,
+    LookupReply,
+    MutateReply,
+    Shared,
+    StatsReply,
+    TouchReply,
+)
+from ..wire import Engine as EngineDoor
+from .peer import LocalPeer, Peer
+from .registry import BackendRecord, Registry, Tenure
+from .whole import Healer
+
+_TICK_S = 0.25  # how often it says that it is alive, and collects
+_COLLECT_KEYS = 4096  # looked at in one tick
+_TICKET_S = 10.0
+_PART_BYTES = 512 << 10  # of an answer that comes in parts; a multiple of a record's 32 bytes
+_VERSION = Struct("<QII")
+
+
+class Backend:
+    """A peer to everyone in this process; `wire` makes it one for others. Close it, or let it be superseded."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        index: int,
+        *,
+        folder: str,
+        host: str,
+        clock: Clock,
+        engine_host: str | None = None,
+        engine_port: int = 0,
+    ) -> None:
+        standing = registry.standing()
+        config = standing.record.config
+        assert 0 <= index < config.backends, (index, config.backends)
+        self.index, self._registry, self._clock = index, registry, clock
+        self._standing = standing
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._cell = Cell(
+            folder,
+            max(config.memory_bytes, SLAB_BYTES),
+            max(config.memory_bytes, SLAB_BYTES),
+            max(1, config.keys_expected // 4),
+            config.policy,
+            standing.record.config_id,
+            chaining=config.chaining,
+            tombstones=config.tombstones,
+        )
+        self._engine: Engine | None = None
+        self._tenure: Tenure | None = None
+        self._keeper: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._healer: Healer | None = None
+        try:
+            if engine_host is not None:
+                self._engine = Engine(folder, engine_host, engine_port)
+            self._record = BackendRecord(
+                instance=self._cell.instance_id,
+                config_id=standing.record.config_id,
+                host=host,
+                folder=folder,
+                rpc=(),
+                engine="" if self._engine is None else "{}:{}".format(*self._engine.address),
+                pid=os.getpid(),
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def instance(self) -> int:
+        return self._record.instance
+
+    @property
+    def engine_address(self) -> str:
+        """Empty: it has none."""
+        return self._record.engine
+
+    @property
+    def _config_id(self) -> int:
+        return self._standing.record.config_id
+
+    @property
+    def config(self) -> CacheConfig:
+        return self._standing.record.config
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has what its cohort has, as of its last comparison."""
+        return self.config.copies == 1 if self._healer is None else self._healer.whole
+
+    @property
+    def stopped(self) -> bool:
+        """It was closed, or another took its place."""
+        return self._stopping.is_set()
+
+    def open(self, rpc: Sequence[str], peer: Callable[[int], Peer]) -> None:
+        """Tell the world where it is reached, and begin to stay whole. `peer`: how to reach the cohort."""
+        self._record = replace(self._record, rpc=tuple(rpc))
+        self._tenure = self._registry.enter(self.index, self._record)
+        if self.config.copies > 1:
+            self._healer = Healer(
+                LocalPeer(self),
+                self._cell,
+                peer,
+                self.config,
+                self.index,
+                started_us=self._clock.time_us(),
+                whole=self._tenure.first,
+            )
+        self._keeper = threading.Thread(target=self._keep, name=f"backend-{self.index}", daemon=True)
+        self._keeper.start()
+
+    # ---- what it answers
+
+    def attach(self, client: str, wants_engine: bool) -> AttachReply:
+        door = None
+        if wants_engine and self._engine is not None:
+            host, port = self._engine.address
+            door = EngineDoor(host=host, port=port, ticket=secrets.token_bytes(TICKET_BYTES))
+            self._engine.admit(door.ticket, _TICKET_S)
+        return AttachReply(
+            instance=self.instance,
+            config_id=self._config_id,
+            cache=self._registry.name,
+            backend=self.index,
+            host=self._record.host,
+            folder=self._record.folder,
+            engine=door,
+            time_us=self._clock.time_us(),
+            mode=self.config.mode,
+        )
+
+    def mutate(self, instance: int, config_id: int, frame: memoryview) -> MutateReply:
+        outcomes, floor = b"", (0, 0, 0)
+        if instance == self.instance:
+            now_us = self._clock.time_us()
+            try:
+                outcomes, floor = self._cell.apply(
+                    frame, now_us // 1_000_000, now_us + int(self.config.clock_error_s * 1_000_000)
+                )
+            except ValueError as wrong:
+                raise WireRefused(f"mutations for backend {self.index}: {wrong}; nothing was changed") from None
+        return MutateReply(instance=self.instance, config_id=self._config_id, outcomes=outcomes, floor=floor)
+
+    def lookup(self, instance: int, keys: Sequence[bytes], now_s: int) -> LookupReply:
+        answers: list[Answer | None] = []
+        if instance == self.instance:
+            found = self._cell.get_many(keys, now_s)
+            answers = [None if pair is None else Answer(pair[0], pair[1], 0) for pair in found]
+        return LookupReply(instance=self.instance, config_id=self._config_id, answers=answers)
+
+    def touch(self, hashes: bytes) -> TouchReply:
+        self._cell.touch([hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)])
+        return TouchReply(instance=self.instance, config_id=self._config_id)
+
+    def digest(self, shared: Shared) -> DigestReply:
+        digests = self._cell.digest(shared.home, shared.backends)
+        return DigestReply(instance=self.instance, config_id=self._config_id, digests=digests)
+
+    def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
+        """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer."""
+        whole = self.whole
+        records = self._cell.list(shared.home, shared.backends, shared.partitions)
+        tombstones = b"".join(key + _packed(version) for key, version in self._cell.tombstones())
+        summary = self._cell.summary_version
+        for at in range(0, max(len(records), len(tombstones), 1), _PART_BYTES):
+            end = at + _PART_BYTES
+            yield ListPart(
+                instance=self.instance,
+                config_id=self._config_id,
+                records=records[at:end],
+                tombstones=tombstones[at:end],
+                summary=summary,
+                whole=whole,
+                complete=end >= max(len(records), len(tombstones)),
+            )
+
+    def fetch(self, hashes: bytes) -> Iterator[FetchPart]:
+        while hashes:
+            frame, done = self._cell.fetch(hashes, _PART_BYTES)
+            yield FetchPart(instance=self.instance, config_id=self._config_id, frame=frame)
+            hashes = hashes[HASH_BYTES * done :]
+
+    def stats(self) -> StatsReply:
+        found = self._cell.stats() | {"whole": int(self.whole), "pid": os.getpid()}
+        if self._healer is not None:
+            found |= self._healer.stats()
+        if self._engine is not None:
+            found |= {f"engine_{name}": count for name, count in self._engine.stats().items()}
+        return StatsReply(instance=self.instance, config_id=self._config_id, counters=found)
+
+    # ---- how it stays
+
+    def _keep(self) -> None:
+        changes = self._registry.changes(self._standing.revision)
+        repair_at_s = self._clock.monotonic_s()
+        try:
+            while not self._stopping.is_set():
+                self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
+                try:
+                    self._stay_entered()
+                    if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
+                        whole = self._healer.heal()
+                        repair_at_s = self._clock.monotonic_s() + (self.config.repair_s if whole else _TICK_S)
+                    if changes.wait(_TICK_S):
+                        self._follow()
+                except TailraceError:  # coordination or the cohort is away: serve on, and try again
+                    self._clock.wait(self._stopping, _TICK_S)
+        finally:
+            changes.close()
+
+    def _stay_entered(self) -> None:
+        assert self._tenure is not None
+        try:
+            self._tenure.keep_alive()
+        except LeaseExpired:
+            self._tenure = self._registry.enter(self.index, self._record)
+
+    def _follow(self) -> None:
+        """Take up another configuration; make way for a successor."""
+        try:
+            standing = self._registry.standing()
+        except CacheMissing:
+            self._stopping.set()
+            return
+        entered = standing.backends.get(self.index)
+        if entered is not None and entered.instance != self.instance:
+            self._stopping.set()
+            return
+        if standing.record.config_id != self._standing.record.config_id:
+            self._cell.configure(standing.record.config_id)
+            self._record = replace(self._record, config_id=standing.record.config_id)
+            self._tenure = self._registry.enter(self.index, self._record)
+        self._standing = standing
+
+    def close(self, *, remove: bool = False) -> None:
+        """Its memory stays readable until a successor takes the folder, unless it is removed."""
+        self._stopping.set()
+        if self._keeper is not None and threading.current_thread() is not self._keeper:
+            self._keeper.join()
+        if self._tenure is not None:
+            with suppress(TailraceError):  # it runs out by itself
+                self._tenure.leave()
+        if self._engine is not None:
+            self._engine.close()
+        self._cell.close(remove=remove)
+
+
+def _packed(version: tuple[int, int, int]) -> bytes:
+    return _VERSION.pack(*version)

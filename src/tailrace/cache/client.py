@@ -1,0 +1,374 @@
+"""A cache, as a program uses it: get, set, erase and compare-and-set, of one key or of many at once.
+
+Reads go straight to the backends' memory, or to their engines on other hosts, and are decided in C (cell_client.c).
+Mutations go to every backend that has a copy, and are done when a quorum has taken them (tally.py).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from typing_extensions import Buffer
+
+from ..config import CacheClientConfig, CacheConfig
+from ..env import Clock
+from ..errors import (
+    CacheFull,
+    CacheRefused,
+    CacheUnavailable,
+    CacheUnconfirmed,
+    ClockAhead,
+    Closed,
+    KeyExists,
+    TailraceError,
+    ValueTooLarge,
+)
+from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, pack, replicas_of
+from .aio import AsyncCache
+from .lookup import Found, decide
+from .mutations import send
+from .tally import Tally, Verdict
+from .versions import NOTHING, HybridClock, Version
+from .ways import Ways
+
+_STALE_RETRIES = 8
+
+
+class Cache:
+    """One cache. Safe to share between threads. Close it, or use `with`."""
+
+    def __init__(self, ways: Ways, config: CacheClientConfig, clock: Clock, on_close: Callable[[], None]) -> None:
+        self._ways, self._config, self._clock, self._on_close = ways, config, clock, on_close
+        self._versions: HybridClock | None = None
+        self._nominating = threading.Lock()
+        self._closing = threading.Event()
+        self._asked_by_rpc = 0
+        self._toucher: threading.Thread | None = None
+        if self.settings.policy != "lrm":
+            self._toucher = threading.Thread(target=self._tell_touches, name=f"cache-{self.name}-touches", daemon=True)
+            self._toucher.start()
+
+    @property
+    def name(self) -> str:
+        return self._ways.name
+
+    @property
+    def settings(self) -> CacheConfig:
+        return self._ways.record.config
+
+    @property
+    def aio(self) -> AsyncCache:
+        """The same for coroutines."""
+        return AsyncCache(self)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all backends are read in this host's memory, without waiting for anybody."""
+        return all(way == "memory" for way in self.ways().values())
+
+    # ---- reading
+
+    def get(self, key: bytes, *, relaxed: bool = False, deadline_s: float | None = None) -> bytes | None:
+        """The value, or None. A relaxed read believes one replica, and may be behind."""
+        found: bytes | None = self._get([key], relaxed, deadline_s, versions=False)[0]
+        return found
+
+    def get_many(
+        self, keys: Sequence[bytes], *, relaxed: bool = False, deadline_s: float | None = None
+    ) -> list[bytes | None]:
+        """The value or None, for each key."""
+        return self._get(keys if type(keys) is list else list(keys), relaxed, deadline_s, versions=False)
+
+    def get_with_version(
+        self, key: bytes, *, relaxed: bool = False, deadline_s: float | None = None
+    ) -> tuple[bytes, Version] | None:
+        """The value and its version, which cas() expects."""
+        found = self._get([key], relaxed, deadline_s, versions=True)[0]
+        return None if found is None else (found[0], Version(*found[1]))
+
+    def get_into(
+        self, key: bytes, buffer: Buffer, *, relaxed: bool = False, deadline_s: float | None = None
+    ) -> int | None:
+        """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""
+        deadline = self._config.deadline_s if deadline_s is None else deadline_s
+        reading = self._take()
+        try:
+            size = reading.native.get_into(key, buffer, int(time.time()), relaxed=relaxed, deadline_s=deadline)
+            rest = reading.native.asks or reading.native.unreachable
+        finally:
+            self._ways.give(reading)
+        if rest:
+            found = self._ask([key], relaxed, deadline)[0]
+            if found is not None:
+                memoryview(buffer).cast("B")[: len(found.value)] = found.value
+                return len(found.value)
+        return size
+
+    def _take(self) -> Any:
+        if self._closing.is_set():
+            raise Closed(f"the cache {self.name} was closed; open it again")
+        return self._ways.take()
+
+    def _get(self, keys: list[bytes], relaxed: bool, deadline_s: float | None, *, versions: bool) -> list[Any]:
+        deadline = self._config.deadline_s if deadline_s is None else deadline_s
+        reading = self._take()
+        native = reading.native
+        try:
+            values: list[Any] = native.get_many(
+                keys, int(time.time()), relaxed=relaxed, deadline_s=deadline, versions=versions
+            )
+            rest = native.asks + native.unreachable if native.asks or native.unreachable else None
+        finally:
+            self._ways.give(reading)
+        if rest:
+            for number, found in zip(rest, self._ask([keys[i] for i in rest], relaxed, deadline), strict=True):
+                if found is not None:
+                    values[number] = (found.value, found.version) if versions else found.value
+        return values
+
+    def _ask(self, keys: list[bytes], relaxed: bool, deadline_s: float) -> list[Found | None]:
+        """Ask the backends themselves: for keys in overflowed buckets, and where memory and engines cannot be had."""
+        config = self.settings
+        self._asked_by_rpc += len(keys)
+        wanted: dict[int, list[int]] = {}
+        for number, key in enumerate(keys):
+            for backend in replicas_of(key, config.backends, config.copies):
+                wanted.setdefault(backend, []).append(number)
+        answers: list[list[Found | None]] = [[] for _ in keys]
+        for backend, numbers in wanted.items():
+            try:
+                reply = self._ways.peer(backend).lookup(
+                    self._ways.instance(backend), [keys[i] for i in numbers], int(time.time()), deadline_s=deadline_s
+                )
+            except TailraceError:
+                continue  # fewer answers than hoped for; those that came may be enough
+            for number, answer in zip(numbers, reply.answers, strict=False):  # none from another instance
+                answers[number].append(None if answer is None else Found(answer.value, Version(*answer.version)))
+        need = 1 if relaxed else config.quorum
+        return [decide(told, need) for told in answers]
+
+    # ---- mutating
+
+    def set(self, key: bytes, value: bytes, *, ttl_s: float | None = None, deadline_s: float | None = None) -> Version:
+        """Set a key, for `ttl_s` seconds if that is given. The version it has then."""
+        return self.set_many([(key, value)], ttl_s=ttl_s, deadline_s=deadline_s)[0]
+
+    def set_many(
+        self,
+        items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]],
+        *,
+        ttl_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> list[Version]:
+        """Set many keys in few calls; their versions. Keys are independent: what fails names its keys in the error."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        keys, values = [], []
+        for key, value in pairs:
+            keys.append(key)
+            values.append(value)
+        if self.settings.immutable:
+            return self._mutate(KIND_CAS, keys, values, [NOTHING] * len(keys), ttl_s, deadline_s)
+        return self._mutate(KIND_SET, keys, values, None, ttl_s, deadline_s)
+
+    def erase(self, key: bytes, *, deadline_s: float | None = None) -> None:
+        """Erase a key. Sets that began before it cannot bring it back."""
+        self.erase_many([key], deadline_s=deadline_s)
+
+    def erase_many(self, keys: Sequence[bytes], *, deadline_s: float | None = None) -> None:
+        self._mutate(KIND_ERASE, list(keys), None, None, None, deadline_s)
+
+    def cas(
+        self,
+        key: bytes,
+        value: bytes,
+        expected: Version | None,
+        *,
+        ttl_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> Version | None:
+        """Set a key only if it has the `expected` version, or nothing for None. The new version; None: it has another.
+
+        CacheUnconfirmed: fewer backends than a quorum took it. Read the key before you decide what to do.
+        """
+        try:
+            return self._mutate(KIND_CAS, [key], [value], [expected or NOTHING], ttl_s, deadline_s)[0]
+        except _Mismatch:
+            return None
+
+    def _mutate(
+        self,
+        kind: int,
+        keys: list[bytes],
+        values: list[bytes] | None,
+        expected: list[Version] | None,
+        ttl_s: float | None,
+        deadline_s: float | None,
+    ) -> list[Version]:
+        if self._closing.is_set():
+            raise Closed(f"the cache {self.name} was closed; open it again")
+        if not keys:
+            return []
+        config = self.settings
+        ttl = config.ttl_s if ttl_s is None else ttl_s
+        if ttl is not None and ttl < 1:
+            raise ValueError(f"ttl_s={ttl}: an entry lives for whole seconds, 1 or more")
+        expiry_s = 0 if ttl is None or kind == KIND_ERASE else int(self._clock.time_us() / 1e6 + ttl)
+        deadline_at = self._clock.monotonic_s() + (self._config.deadline_s if deadline_s is None else deadline_s)
+        versions: list[Version] = []
+        left = list(range(len(keys)))
+        for attempt in range(1 + _STALE_RETRIES):
+            first = self._nominate(len(keys))
+            chosen = len(left) < len(keys)
+            frames = pack(
+                kind,
+                [keys[i] for i in left] if chosen else keys,
+                values if values is None or not chosen else [values[i] for i in left],
+                first,
+                expected if expected is None or not chosen else [expected[i] for i in left],
+                expiry_s,
+                config.backends,
+                config.copies,
+            )
+            clock_us, client, sequence = first
+            nominated = [Version(clock_us, client, sequence + i) for i in range(len(left))]
+            versions = nominated if not chosen else versions
+            if chosen:
+                for i, version in zip(left, nominated, strict=True):
+                    versions[i] = version
+            tallies, floor = send(self._ways, self._clock, frames, len(left), config.copies, config.quorum, deadline_at)
+            if tallies is None:
+                return versions
+            self._observe(floor)
+            if not attempt and any(tally.verdict() is Verdict.UNREACHABLE for tally in tallies):
+                self._ways.revive()  # nobody has it: if they can be brought back, they get it now
+                left = [i for i, tally in zip(left, tallies, strict=True) if tally.verdict() is not Verdict.DONE]
+                continue
+            left = self._judge(kind, keys, left, tallies, last=attempt == _STALE_RETRIES)
+            if not left:
+                return versions
+        raise AssertionError("the last attempt either returns or raises")
+
+    def _nominate(self, count: int) -> Version:
+        with self._nominating:
+            if self._versions is None:
+                self._versions = HybridClock(self._ways.client_id())
+            return self._versions.nominate(count, self._clock.time_us())
+
+    def _observe(self, floor: Version) -> None:
+        with self._nominating:
+            if self._versions is not None and floor > NOTHING:
+                self._versions.observe(floor)
+
+    def _judge(self, kind: int, keys: list[bytes], left: list[int], tallies: list[Tally], *, last: bool) -> list[int]:
+        """The keys to try again at a higher version. What cannot be done raises."""
+        failed: dict[Verdict, list[bytes]] = {}
+        stale: list[int] = []
+        for i, tally in zip(left, tallies, strict=True):
+            verdict = tally.verdict()
+            if verdict is Verdict.STALE and not last:
+                stale.append(i)
+            elif verdict is not Verdict.DONE:
+                failed.setdefault(verdict, []).append(keys[i])
+        if failed:
+            verdict = max(failed)  # the least certain first
+            raise self._error(kind, verdict, [key for found in failed.values() for key in found], failed[verdict])
+        return stale
+
+    def _error(self, kind: int, verdict: Verdict, keys: list[bytes], like: list[bytes]) -> TailraceError:
+        word = {KIND_SET: "set", KIND_CAS: "set if unchanged", KIND_ERASE: "erase"}[kind]
+        many = f"{like[0]!r}" if len(like) == 1 else f"{like[0]!r} and {len(like) - 1} more keys"
+        tried = f"{word} {many} in the cache {self.name}"
+        alive = f"{len(self._ways.alive())} of {self.settings.backends} backends are there"
+        error: TailraceError
+        match verdict:
+            case Verdict.MISMATCH if self.settings.immutable and kind != KIND_ERASE:
+                error = KeyExists(
+                    f"{tried}: it is set already, and {self.settings.mode} keys are set once; erase it first"
+                )
+            case Verdict.MISMATCH:
+                error = _Mismatch(f"{tried}: it has another version; read it again")
+            case Verdict.TOO_LARGE:
+                error = ValueTooLarge(f"{tried}: key and value do not fit an entry; keep them below 256 KiB together")
+            case Verdict.NO_ROOM:
+                error = CacheFull(f"{tried}: no memory and nothing to evict; give the cache more memory_bytes")
+            case Verdict.AHEAD:
+                error = ClockAhead(
+                    f"{tried}: this machine's clock is more than {self.settings.clock_error_s} s ahead of theirs; "
+                    f"set it right, or raise clock_error_s"
+                )
+            case Verdict.STALE:
+                error = CacheRefused(f"{tried}: others set it at higher versions each time; try again")
+            case Verdict.UNREACHABLE:
+                error = CacheUnavailable(
+                    f"{tried}: fewer than {self.settings.quorum} of its {self.settings.copies} backends could be "
+                    f"reached ({alive}); nothing was changed, try again when they are back"
+                )
+            case _:
+                error = CacheUnconfirmed(
+                    f"{tried}: fewer than {self.settings.quorum} of its {self.settings.copies} backends confirmed it "
+                    f"({alive}); it may show later, so read before you try again"
+                )
+        error.keys = tuple(keys)  # type: ignore[attr-defined]
+        return error
+
+    # ---- the rest
+
+    def stats(self) -> dict[str, int]:
+        """Counts of this client. retries: a read that was begun again; torn: bytes that changed while they were copied;
+        hedges: reads that asked another replica after waiting; rpc_reads: answered by a backend itself."""
+        return {**self._ways.stats(), "rpc_reads": self._asked_by_rpc}
+
+    def backend_stats(self) -> dict[int, dict[str, int]]:
+        """Counts of each backend that can be reached."""
+        found = {}
+        for number in self._ways.alive():
+            try:
+                found[number] = dict(self._ways.peer(number).stats().counters)
+            except TailraceError:
+                continue
+        return found
+
+    def ways(self) -> dict[int, str]:
+        """How each backend is read now: memory, engine, rpc, or gone."""
+        reading = self._take()
+        try:
+            native = reading.native.ways()
+        finally:
+            self._ways.give(reading)
+        alive = self._ways.alive()
+        return {i: way or ("rpc" if i in alive else "gone") for i, way in enumerate(native)}
+
+    def _tell_touches(self) -> None:
+        while not self._clock.wait(self._closing, self._config.touch_s):
+            self._send_touches()
+
+    def _send_touches(self) -> None:
+        for number, hashes in self._ways.touches().items():
+            try:
+                self._ways.peer(number).touch(hashes)
+            except TailraceError:
+                continue  # a hint that is lost costs a wrong eviction at most
+
+    def close(self) -> None:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._toucher is not None:
+            self._toucher.join()
+            self._send_touches()
+        self._ways.close()
+        self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Mismatch(CacheRefused):
+    """For cas() alone, which says it with None."""

@@ -1,0 +1,53 @@
+"""Nominate versions: a hybrid clock that never goes back, whatever the machine's clock does.
+
+Invariant: the versions of one clock ascend, and are above every version it has observed. Pure: the time is told to it.
+"""
+
+from typing import NamedTuple
+
+SEQUENCES = 1 << 32  # of one clock value
+
+
+class Version(NamedTuple):
+    """Compared in this order. (0, 0, 0) is below every version that is nominated: nothing is stored."""
+
+    clock_us: int
+    client: int
+    sequence: int
+
+
+NOTHING = Version(0, 0, 0)
+
+
+class HybridClock:
+    """
+    >>> clock = HybridClock(client=7)
+    >>> clock.nominate(1, now_us=100)
+    Version(clock_us=100, client=7, sequence=0)
+    >>> clock.nominate(3, now_us=90)  # the machine's clock went back; three versions, the first of them
+    Version(clock_us=100, client=7, sequence=1)
+    >>> clock.observe(Version(250, 9, 4))
+    >>> clock.nominate(1, now_us=101)
+    Version(clock_us=251, client=7, sequence=0)
+    """
+
+    def __init__(self, client: int) -> None:
+        assert 0 < client < 1 << 32, client
+        self._client = client
+        self._clock_us, self._sequence = 0, 0
+
+    def nominate(self, count: int, now_us: int) -> Version:
+        """`count` versions with consecutive sequences; the first one."""
+        assert 0 < count < SEQUENCES, count
+        if now_us > self._clock_us:
+            self._clock_us, self._sequence = now_us, 0
+        if self._sequence + count >= SEQUENCES:
+            self._clock_us, self._sequence = self._clock_us + 1, 0
+        first = Version(self._clock_us, self._client, self._sequence)
+        self._sequence += count
+        return first
+
+    def observe(self, version: Version) -> None:
+        """Someone's version stood in our way: the next ones are above it."""
+        if version.clock_us >= self._clock_us:
+            self._clock_us, self._sequence = version.clock_us + 1, 0

@@ -1,0 +1,230 @@
+"""The ways from this process to a cache's backends: memory on one host, engines between hosts, RPC everywhere.
+
+A native client belongs to one thread at a time, so there is a pool of them. Each is attached to the backends as they
+were at some epoch; when the registry tells of a change the epoch moves on, and clients attach anew when next used.
+A backend that is gone keeps its way as long as its memory can be read: it is asked last.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..config import CacheClientConfig
+from ..env import Clock
+from ..errors import CacheMissing, TailraceError, Unreachable
+from ..native.client import CellClient
+from .backend import Backend
+from .peer import LocalPeer, Peer
+from .registry import BackendRecord, CacheRecord, Registry, Standing
+
+_RETRY_S = 0.2  # before a way that failed is tried again
+_FOLLOW_S = 1.0
+
+
+@dataclass(slots=True)
+class Reading:
+    """A native client, and what it is attached to."""
+
+    native: CellClient
+    epoch: int = 0
+    attached: dict[int, BackendRecord] = field(default_factory=dict)
+    retry_at_s: float = 0.0
+
+
+class Ways:
+    """Safe to share between threads. `local` has the backends that live in this process, by number."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        config: CacheClientConfig,
+        clock: Clock,
+        host: str,
+        local: Mapping[int, Backend],
+        connect: Callable[[str], Peer],
+        revive: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._registry, self._config, self._clock, self._host = registry, config, clock, host
+        self._local, self._connect, self._revive = local, connect, revive
+        self._changing = threading.Lock()
+        self._idle: list[Reading] = []
+        self._all: list[Reading] = []
+        self._peers: dict[int, tuple[BackendRecord, Peer]] = {}
+        self._name = f"{os.uname().nodename} {os.getpid()}"[:64]  # for the backends' logs
+        self._standing: Standing = registry.standing()
+        self._epoch = 1
+        self._closed = threading.Event()
+        self._changes = registry.changes(self._standing.revision)
+        self._follower = threading.Thread(target=self._follow, name=f"cache-{registry.name}", daemon=True)
+        self._follower.start()
+
+    @property
+    def name(self) -> str:
+        return self._registry.name
+
+    @property
+    def record(self) -> CacheRecord:
+        return self._standing.record
+
+    # ---- reading
+
+    def take(self) -> Reading:
+        """A native client for this thread, until it is given back."""
+        try:
+            reading = self._idle.pop()
+        except IndexError:
+            reading = self._make()
+        if reading.epoch != self._epoch or (reading.retry_at_s and self._clock.monotonic_s() >= reading.retry_at_s):
+            self._attach(reading)
+        return reading
+
+    def give(self, reading: Reading) -> None:
+        if reading.native.troubled:
+            for backend in reading.native.troubles():
+                reading.attached.pop(backend, None)  # whatever is wrong with it: attach it anew
+            reading.retry_at_s = self._clock.monotonic_s()
+            self.refresh()
+        self._idle.append(reading)
+
+    def _make(self) -> Reading:
+        config = self.record.config
+        reading = Reading(
+            CellClient(
+                config.backends,
+                config.copies,
+                config.quorum,
+                attempts_max=self._config.attempts_max,
+                data_bytes_max=self._config.inline_bytes_max,
+                hedge_s=self._config.hedge_s,
+                recording=config.policy != "lrm",
+            )
+        )
+        with self._changing:
+            self._all.append(reading)
+        return reading
+
+    def _attach(self, reading: Reading) -> None:
+        standing, reading.epoch, reading.retry_at_s = self._standing, self._epoch, 0.0
+        for number in range(standing.record.config.backends):
+            backend = standing.backends.get(number)
+            reading.native.suspect(number, backend is None)
+            if backend is None or reading.attached.get(number) == backend:
+                continue
+            reading.attached.pop(number, None)
+            try:
+                self._attach_one(reading.native, number, backend)
+                reading.attached[number] = backend
+            except (OSError, ValueError, TailraceError):  # it is just starting, or just gone: soon again
+                reading.native.detach(number)
+                reading.retry_at_s = self._clock.monotonic_s() + _RETRY_S
+
+    def _attach_one(self, native: CellClient, number: int, backend: BackendRecord) -> None:
+        config_id, transport = self.record.config_id, self._config.transport
+        if transport == "memory" or (transport == "best" and backend.host == self._host):
+            native.attach_view(number, backend.folder, config_id)
+            if native.instance_of(number) != backend.instance:
+                raise ValueError(f"{backend.folder} has another instance than the registry tells")
+        elif transport != "rpc" and backend.engine:
+            door = self.peer(number).attach(self._name, True, deadline_s=self._config.deadline_s).engine
+            if door is None:
+                raise ValueError(f"backend {number} has no engine any more")
+            native.attach_link(number, door.host, door.port, door.ticket, config_id, self._config.deadline_s)
+        else:
+            native.detach(number)  # by RPC
+
+    # ---- asking
+
+    def client_id(self) -> int:
+        return self._registry.client_id()
+
+    def alive(self) -> list[int]:
+        return sorted(self._standing.backends)
+
+    def instance(self, number: int) -> int:
+        """Unreachable: there is no such backend now."""
+        backend = self._standing.backends.get(number)
+        if backend is None:
+            raise Unreachable(f"backend {number} of the cache {self.name} is not there; nothing was sent")
+        return backend.instance
+
+    def peer(self, number: int) -> Peer:
+        """Whom to ask by RPC, or directly when it lives in this process. Unreachable: nobody is there."""
+        backend = self._standing.backends.get(number)
+        if backend is None:
+            raise Unreachable(f"backend {number} of the cache {self.name} is not there; nothing was sent")
+        local = self._local.get(number)
+        if local is not None and local.instance == backend.instance:
+            return LocalPeer(local)
+        with self._changing:
+            known = self._peers.get(number)
+            if known is not None and known[0] == backend:
+                return known[1]
+            if known is not None:
+                known[1].close()
+            addresses = [at for at in backend.rpc if at.startswith("unix:") == (backend.host == self._host)]
+            peer = self._connect((addresses or list(backend.rpc))[0])
+            self._peers[number] = (backend, peer)
+            return peer
+
+    def revive(self) -> None:
+        """Backends are missing: start them again, where that is this process's business."""
+        self._revive()
+        self.refresh()
+
+    # ---- following
+
+    def refresh(self) -> None:
+        """Look at the registry again."""
+        try:
+            standing = self._registry.standing()
+        except CacheMissing:
+            return  # it was deleted: those who use it still have its memory, and nobody takes their mutations
+        with self._changing:
+            if standing.backends != self._standing.backends or standing.record != self._standing.record:
+                self._standing = standing
+                self._epoch += 1
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if self._changes.wait(_FOLLOW_S):
+                    self.refresh()
+            except TailraceError:
+                if self._clock.wait(self._closed, _RETRY_S):
+                    return
+
+    def touches(self) -> dict[int, bytes]:
+        """What was read since the last time, for each backend: 16 bytes a key."""
+        gathered: dict[int, list[bytes]] = {}
+        taken: list[Reading] = []
+        while self._idle:
+            try:
+                taken.append(self._idle.pop())
+            except IndexError:
+                break  # another thread was quicker, and is reading with it
+        for reading in taken:
+            for number, hashes in reading.native.touches().items():
+                gathered.setdefault(number, []).append(hashes)
+            self._idle.append(reading)
+        return {number: b"".join(parts) for number, parts in gathered.items()}
+
+    def stats(self) -> dict[str, int]:
+        """Of all native clients together."""
+        total: dict[str, int] = {}
+        for reading in list(self._all):
+            for name, count in reading.native.stats().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def close(self) -> None:
+        self._closed.set()
+        self._changes.close()
+        if threading.current_thread() is not self._follower:
+            self._follower.join()
+        with self._changing:
+            for _, peer in self._peers.values():
+                peer.close()
+            self._peers.clear()
+            self._idle.clear()
+            self._all.clear()

@@ -1,0 +1,73 @@
+from os import PathLike
+from typing import Literal, overload
+
+from typing_extensions import Buffer
+
+_Version = tuple[int, int, int]
+
+KIND_SET: int
+KIND_CAS: int
+KIND_ERASE: int
+TROUBLE_LINK: int
+TROUBLE_VIEW: int
+TROUBLE_CONFIG: int
+
+def replicas_of(key: bytes, backends: int, copies: int) -> list[int]: ...
+def pack(
+    kind: int,
+    keys: list[bytes],
+    values: list[bytes] | None,
+    version: _Version,
+    expected: list[_Version] | None,
+    expiry_s: int,
+    backends: int,
+    copies: int,
+    frame_bytes_max: int = 524288,
+) -> list[tuple[int, bytes, list[int]]]: ...
+
+class CellClient:
+    @property
+    def asks(self) -> list[int]: ...
+    @property
+    def unreachable(self) -> list[int]: ...
+    @property
+    def troubled(self) -> bool: ...
+    def __init__(
+        self,
+        backends: int,
+        copies: int,
+        quorum: int,
+        *,
+        attempts_max: int = 8,
+        data_bytes_max: int = 16384,
+        hedge_s: float = 0.03,
+        recording: bool = False,
+    ) -> None: ...
+    def attach_view(self, backend: int, folder: str | PathLike[str], config_id: int) -> None: ...
+    def attach_link(
+        self, backend: int, host: str, port: int, ticket: bytes, config_id: int, deadline_s: float
+    ) -> None: ...
+    def detach(self, backend: int) -> None: ...
+    def suspect(self, backend: int, dead: bool) -> None: ...
+    def ways(self) -> list[Literal["memory", "engine"] | None]: ...
+    def instance_of(self, backend: int) -> int | None: ...
+    def troubles(self) -> dict[int, int]: ...
+    @overload
+    def get_many(
+        self,
+        keys: list[bytes],
+        now_s: int,
+        *,
+        relaxed: bool = False,
+        deadline_s: float = 1.0,
+        versions: Literal[False] = False,
+    ) -> list[bytes | None]: ...
+    @overload
+    def get_many(
+        self, keys: list[bytes], now_s: int, *, relaxed: bool = False, deadline_s: float = 1.0, versions: bool
+    ) -> list[bytes | None] | list[tuple[bytes, _Version] | None]: ...
+    def get_into(
+        self, key: bytes, buffer: Buffer, now_s: int, *, relaxed: bool = False, deadline_s: float = 1.0
+    ) -> int | None: ...
+    def touches(self) -> dict[int, bytes]: ...
+    def stats(self) -> dict[str, int]: ...

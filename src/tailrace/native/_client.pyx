@@ -1,0 +1,501 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The thin binding of a cell's clients: `CellClient` reads from all backends of a cell, `pack` makes their mutations.
+
+What decides is in cell_client.c. A CellClient lets go of the interpreter's lock while it looks, waits and copies; it
+belongs to one thread at a time and says so when two come at once.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strdup
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+import errno
+import os
+
+cdef extern from "cell.h" nogil:
+    enum:
+        TR_WHY_BYTES
+    ctypedef struct tr_slice:
+        const uint8_t *at
+        uint64_t count
+    ctypedef struct tr_key_hash:
+        uint64_t low, high
+    ctypedef struct tr_version:
+        uint64_t clock
+        uint32_t client, sequence
+    ctypedef struct tr_cell_head:
+        uint64_t instance, config_id
+    ctypedef struct tr_index_entry:
+        tr_version version
+    tr_key_hash tr_key_hash_of(tr_slice key)
+    void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask)
+
+cdef extern from "cell_place.h" nogil:
+    enum:
+        TR_COPIES_MAX
+    uint32_t tr_home_of(tr_key_hash hash, uint32_t backends)
+
+cdef extern from "cell_mutation.h" nogil:
+    enum:
+        TR_FRAME_MAGIC
+        TR_FRAME_LAYOUT
+        TR_FRAME_HEADER_BYTES
+        TR_FRAME_COUNT_MAX
+        TR_MUTATION_SET
+        TR_MUTATION_CAS
+        TR_MUTATION_ERASE
+    ctypedef struct tr_frame_header:
+        uint32_t magic, layout
+        uint64_t count
+    ctypedef struct tr_mutation_header:
+        uint32_t kind, key_bytes, value_bytes, expiry_s
+        tr_version version, expected
+    uint64_t tr_mutation_bytes(uint64_t key_bytes, uint64_t value_bytes)
+    uint8_t *tr_mutation_write(uint8_t *to, const tr_mutation_header *header, const void *key, const void *value)
+
+cdef extern from "cell_probe.h" nogil:
+    ctypedef struct tr_probe:
+        tr_index_entry entry
+        uint32_t value_bytes
+
+cdef extern from "cell_view.h" nogil:
+    ctypedef struct tr_view_stats:
+        uint64_t torn, remaps
+    ctypedef struct tr_view:
+        char *folder
+        tr_cell_head head
+        tr_view_stats stats
+    int tr_view_map(tr_view *view, char *why)
+    void tr_view_unmap(tr_view *view)
+
+cdef extern from "cell_link.h" nogil:
+    ctypedef struct tr_link:
+        pass
+    int tr_link_open(tr_link **link, const char *host, uint16_t port, const uint8_t *ticket, uint64_t deadline_ms,
+                     char *why)
+    void tr_link_close(tr_link *link)
+    const tr_cell_head *tr_link_head(const tr_link *link)
+
+cdef extern from "cell_client.h" nogil:
+    ctypedef enum tr_key_state:
+        TR_KEY_TAKE
+        TR_KEY_READY
+        TR_KEY_HIT
+        TR_KEY_ASK
+        TR_KEY_INQUORATE
+        TR_KEY_UNREACHABLE
+    ctypedef struct tr_key:
+        tr_key_hash hash
+        tr_key_state state
+    ctypedef struct tr_backend:
+        tr_view *view
+        tr_link *link
+        uint32_t trouble
+        int suspect
+        double answer_ns
+    ctypedef struct tr_client_stats:
+        uint64_t hits, misses, asks, inquorate, unreachable, retries, hedges, scan_reads, two_step_reads
+    ctypedef struct tr_client:
+        uint32_t backends, copies, quorum, attempts_max, data_bytes_max
+        uint64_t hedge_ns
+        tr_backend *backend
+        tr_client_stats stats
+        tr_key *keys
+        size_t keys_count
+    int tr_client_open(tr_client *client, uint32_t backends, uint32_t copies, uint32_t quorum)
+    void tr_client_close(tr_client *client)
+    void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_link *link, uint64_t config_id)
+    int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count)
+    void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns)
+    tr_probe *tr_client_chosen(const tr_client *client, size_t key)
+    void tr_client_place(tr_client *client, size_t key, uint8_t *place)
+    size_t tr_client_take(tr_client *client)
+    void tr_client_finish(tr_client *client)
+    int _LINK "TR_TROUBLE_LINK"
+    int _VIEW "TR_TROUBLE_VIEW"
+    int _CONFIG "TR_TROUBLE_CONFIG"
+
+TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
+KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
+TICKET_BYTES = 32
+cdef enum:
+    _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
+
+
+def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):
+    """Only for tests: keep these bits of every hash of this module. Without arguments, all of them again."""
+    tr_key_hash_weaken(low_mask, high_mask)
+
+
+cdef _refuse(int error, const char *why, what):
+    text = why.decode("utf-8", "replace")
+    if error == errno.EINVAL:
+        raise ValueError(text)
+    raise OSError(error, f"{text}: {os.strerror(error)}", what)
+
+
+cdef inline tuple _as_tuple(tr_version version):
+    return version.clock, version.client, version.sequence
+
+
+cdef uint64_t _after(double seconds) noexcept:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t> now.tv_sec * 1000000000 + <uint64_t> now.tv_nsec + <uint64_t> (max(seconds, 0.0) * 1e9)
+
+
+def replicas_of(bytes key not None, uint32_t backends, uint32_t copies):
+    """The backends that have a key, its home first."""
+    cdef tr_slice slice
+    if not 1 <= copies <= backends:
+        raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
+    slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    cdef uint32_t home = tr_home_of(tr_key_hash_of(slice), backends)
+    return [(home + copy) % backends for copy in range(copies)]
+
+
+cdef class CellClient:
+    """Reads from the backends of one cell, `copies` of each key, of which `quorum` must agree.
+
+    `asks` has the places, in the last call's keys, of those that only the backends themselves can answer (overflowed
+    buckets), `unreachable` of those that too few backends answered in time. `troubles()` tells which backends have to
+    be attached anew.
+    """
+    cdef tr_client client
+    cdef bint busy, recording
+    cdef readonly list asks, unreachable
+    cdef readonly bint troubled
+    cdef tr_key_hash *touched
+    cdef uint32_t touched_count
+
+    def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
+                  uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
+        if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
+                and 1 <= quorum <= copies):
+            raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "
+                             f"at most {TR_COPIES_MAX} copies, no more than backends, and a quorum among them")
+        if tr_client_open(&self.client, backends, copies, quorum):
+            raise MemoryError(f"no memory for {backends} backends")
+        self.client.attempts_max, self.client.data_bytes_max = min(max(attempts_max, 1), 255), data_bytes_max
+        self.client.hedge_ns = <uint64_t> (hedge_s * 1e9)
+        self.asks, self.unreachable = [], []
+        self.recording = recording
+        if recording:
+            self.touched = <tr_key_hash *> malloc(_TOUCHES * sizeof(tr_key_hash))
+            if self.touched == NULL:
+                raise MemoryError("no memory for access records")
+
+    def __dealloc__(self):
+        tr_client_close(&self.client)
+        free(self.touched)
+
+    cdef int check(self, uint32_t backend) except -1:
+        if backend >= self.client.backends:
+            raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
+        return self.begin()
+
+    cdef int begin(self) except -1:
+        if self.busy:
+            raise RuntimeError("this client is reading for another thread; use one for each")
+        self.busy = True
+        return 0
+
+    def attach_view(self, uint32_t backend, folder, uint64_t config_id):
+        """Read this backend's memory on this host. ValueError: no cell of ours, or another configuration."""
+        cdef char[TR_WHY_BYTES] why
+        cdef tr_view *view
+        self.check(backend)
+        try:
+            view = <tr_view *> calloc(1, sizeof(tr_view))
+            if view == NULL:
+                raise MemoryError("no memory for a view")
+            view.folder = strdup(os.fsencode(folder))
+            error = errno.ENOMEM if view.folder == NULL else tr_view_map(view, why)
+            if error or view.head.config_id != config_id:
+                seen = view.head.config_id
+                tr_view_unmap(view)
+                free(view.folder)
+                free(view)
+                if error:
+                    _refuse(error, why, os.fspath(folder))
+                raise ValueError(f"the cell in {folder} has configuration {seen}, not {config_id}")
+            tr_client_attach(&self.client, backend, view, NULL, config_id)
+        finally:
+            self.busy = False
+
+    def attach_link(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None,
+                    uint64_t config_id, double deadline_s):
+        """Read this backend through its engine."""
+        cdef char[TR_WHY_BYTES] why
+        cdef tr_link *link = NULL
+        cdef bytes name = host.encode()
+        cdef const char *name_at = name
+        cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+        cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+        cdef int error
+        if len(ticket) != TICKET_BYTES:
+            raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+        self.check(backend)
+        try:
+            with nogil:
+                error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
+            if error:
+                _refuse(error, why, f"{host}:{port}")
+            if tr_link_head(link).config_id != config_id:
+                seen = tr_link_head(link).config_id
+                tr_link_close(link)
+                raise ValueError(f"the cell at {host}:{port} has configuration {seen}, not {config_id}")
+            tr_client_attach(&self.client, backend, NULL, link, config_id)
+        finally:
+            self.busy = False
+
+    def detach(self, uint32_t backend):
+        """There is no way to this backend for now."""
+        self.check(backend)
+        tr_client_attach(&self.client, backend, NULL, NULL, 0)
+        self.busy = False
+
+    def suspect(self, uint32_t backend, bint dead):
+        """Whether a backend is said to be dead: its memory is still there, but it is asked last."""
+        self.check(backend)
+        self.client.backend[backend].suspect = dead
+        self.busy = False
+
+    def ways(self):
+        """'memory', 'engine' or None, for each backend."""
+        return ["memory" if self.client.backend[i].view != NULL else
+                "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]
+
+    def instance_of(self, uint32_t backend):
+        """Which instance is read there, or None."""
+        if backend >= self.client.backends:
+            raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
+        if self.client.backend[backend].view != NULL:
+            return self.client.backend[backend].view.head.instance
+        if self.client.backend[backend].link != NULL:
+            return tr_link_head(self.client.backend[backend].link).instance
+        return None
+
+    def troubles(self):
+        """{backend: TROUBLE_… bits} since the last time this was asked."""
+        cdef uint32_t i
+        found = {}
+        self.troubled = False
+        for i in range(self.client.backends):
+            if self.client.backend[i].trouble:
+                found[i] = self.client.backend[i].trouble
+                self.client.backend[i].trouble = 0
+        return found
+
+    cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:
+        with nogil:
+            tr_client_look(&self.client, now_s, relaxed, deadline_ns)
+        return 0
+
+    cdef size_t take(self) noexcept:
+        cdef size_t left
+        with nogil:
+            left = tr_client_take(&self.client)
+        return left
+
+    cdef int note_rest(self) except -1:
+        """Keys that this client alone cannot answer."""
+        cdef size_t i
+        if self.asks:
+            self.asks = []
+        if self.unreachable:
+            self.unreachable = []
+        for i in range(self.client.keys_count):
+            if self.client.keys[i].state == TR_KEY_HIT:
+                if self.recording and self.touched_count < _TOUCHES:
+                    self.touched[self.touched_count] = self.client.keys[i].hash
+                    self.touched_count += 1
+            elif self.client.keys[i].state == TR_KEY_ASK:
+                self.asks.append(i)
+            elif self.client.keys[i].state == TR_KEY_UNREACHABLE:
+                self.unreachable.append(i)
+        for i in range(self.client.backends):
+            if self.client.backend[i].trouble:
+                self.troubled = True
+        return 0
+
+    def touches(self):
+        """{backend: hashes} of the keys that were read since the last time, 16 bytes each, for those that have them."""
+        cdef uint32_t i, copy, home
+        cdef dict found = {}
+        cdef bytes hash_bytes
+        self.begin()
+        try:
+            for i in range(self.touched_count):
+                hash_bytes = PyBytes_FromStringAndSize(<const char *> &self.touched[i], sizeof(tr_key_hash))
+                home = tr_home_of(self.touched[i], self.client.backends)
+                for copy in range(self.client.copies):
+                    found.setdefault((home + copy) % self.client.backends, []).append(hash_bytes)
+            self.touched_count = 0
+        finally:
+            self.busy = False
+        return {backend: b"".join(hashes) for backend, hashes in found.items()}
+
+    def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,
+                 bint versions=False):
+        """A value, or (value, version), or None, for each key (bytes)."""
+        cdef Py_ssize_t count = len(keys), i
+        cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
+        cdef list values = [None] * count
+        cdef uint64_t deadline_ns = _after(deadline_s)
+        cdef bytes value
+        cdef tr_probe *probe
+        cdef int failed
+        if slices == NULL:
+            raise MemoryError(f"no memory for {count} keys")
+        try:
+            for i in range(count):
+                key = <bytes?> keys[i]
+                slices[i].at = <const uint8_t *> PyBytes_AS_STRING(key)
+                slices[i].count = PyBytes_GET_SIZE(key)
+            self.begin()
+        except BaseException:
+            free(slices)
+            raise
+        kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
+        try:
+            with nogil:
+                failed = tr_client_prepare(&self.client, slices, count)
+            if failed:
+                raise MemoryError(f"no memory for {count} keys")
+            while True:
+                self.look(now_s, relaxed, deadline_ns)
+                for i in range(count):
+                    if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:
+                        value = PyBytes_FromStringAndSize(NULL, tr_client_chosen(&self.client, i).value_bytes)
+                        tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
+                        values[i] = value
+                if not self.take():
+                    break
+            for i in range(count):
+                if self.client.keys[i].state != TR_KEY_HIT:
+                    values[i] = None
+                elif versions:
+                    probe = tr_client_chosen(&self.client, i)
+                    values[i] = (values[i], _as_tuple(probe.entry.version))
+            self.note_rest()
+        finally:
+            tr_client_finish(&self.client)
+            free(slices)
+            self.busy = False
+        return values
+
+    def get_into(self, bytes key not None, buffer, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0):
+        """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""
+        cdef tr_slice slice
+        cdef Py_buffer room
+        cdef uint32_t size
+        cdef uint64_t deadline_ns = _after(deadline_s)
+        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        self.begin()
+        try:
+            PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
+            try:
+                if tr_client_prepare(&self.client, &slice, 1):
+                    raise MemoryError("no memory for a key")
+                while True:
+                    self.look(now_s, relaxed, deadline_ns)
+                    if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
+                        size = tr_client_chosen(&self.client, 0).value_bytes
+                        if <Py_ssize_t> size > room.len:
+                            raise ValueError(f"a value of {size} bytes into {room.len}")
+                        tr_client_place(&self.client, 0, <uint8_t *> room.buf)
+                    if not self.take():
+                        break
+            finally:
+                PyBuffer_Release(&room)
+            self.note_rest()
+            return tr_client_chosen(&self.client, 0).value_bytes if self.client.keys[0].state == TR_KEY_HIT else None
+        finally:
+            tr_client_finish(&self.client)
+            self.busy = False
+
+    def stats(self):
+        cdef uint32_t i
+        cdef uint64_t torn = 0, remaps = 0
+        cdef tr_client_stats stats = self.client.stats
+        for i in range(self.client.backends):
+            if self.client.backend[i].view != NULL:
+                torn += self.client.backend[i].view.stats.torn
+                remaps += self.client.backend[i].view.stats.remaps
+        return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
+                "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
+                "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
+
+
+def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,
+         uint32_t copies, uint64_t frame_bytes_max=524288):
+    """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])].
+
+    Key number i gets the version (clock, client, sequence + i). `values` is a list of bytes, or None to erase;
+    `expected` is a list of versions, for compare-and-set.
+    """
+    cdef Py_ssize_t count = len(keys), i
+    cdef tr_mutation_header header
+    cdef tr_slice slice
+    cdef uint64_t bytes_here
+    cdef uint32_t backend, copy
+    cdef uint8_t *at
+    cdef uint64_t filled, taken
+    cdef tr_frame_header head
+    cdef list packed = [], numbers
+    cdef list groups = [[] for _ in range(backends)]
+    cdef bytes key, value, frame
+    if not 1 <= copies <= backends:
+        raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
+    if values is not None and len(values) != count or expected is not None and len(expected) != count:
+        raise ValueError(f"{count} keys, but another number of values or versions")
+    for i in range(count):
+        key = <bytes?> keys[i]
+        if values is not None:
+            value = <bytes?> values[i]
+            if len(value) > 0xFFFFFFF0:
+                raise ValueError(f"a value of {len(value)} bytes")
+        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        backend = tr_home_of(tr_key_hash_of(slice), backends)
+        for copy in range(copies):
+            (<list> groups[(backend + copy) % backends]).append(i)
+    memset(&header, 0, sizeof(header))
+    header.kind, header.expiry_s = kind, expiry_s
+    header.version.clock, header.version.client = version[0], version[1]
+    cdef uint64_t first_sequence = version[2]
+    if first_sequence + count > 0xFFFFFFFF:
+        raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
+    for backend in range(backends):
+        numbers = <list> groups[backend]
+        filled = 0
+        while filled < <uint64_t> len(numbers):
+            taken, bytes_here = 0, TR_FRAME_HEADER_BYTES
+            while filled + taken < <uint64_t> len(numbers):
+                i = numbers[filled + taken]
+                more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)
+                if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
+                    break
+                bytes_here += more
+                taken += 1
+            frame = PyBytes_FromStringAndSize(NULL, bytes_here)
+            at = <uint8_t *> PyBytes_AS_STRING(frame)
+            head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
+            memcpy(at, &head, sizeof(head))
+            at += sizeof(head)
+            for n in range(filled, filled + taken):
+                i = numbers[n]
+                key = <bytes> keys[i]
+                header.key_bytes = PyBytes_GET_SIZE(key)
+                header.version.sequence = <uint32_t> (first_sequence + i)
+                value = <bytes> values[i] if values is not None else b""
+                header.value_bytes = PyBytes_GET_SIZE(value)
+                if expected is not None:
+                    clock, client, sequence = expected[i]
+                    header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence
+                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
+            packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))
+            filled += taken
+    return packed

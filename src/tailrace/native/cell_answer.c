@@ -1,0 +1,256 @@
+#define _GNU_SOURCE
+#include "cell_answer.h"
+
+enum {
+    GROUP = 8,         /* items that are found before the first of them is copied, so that memory is on its way */
+    PREFETCHED = 4096, /* bytes of an entry at most; the processor follows a longer run by itself */
+    RENEWALS = 8,      /* for the sake of one item */
+    RENEW_PAUSE_MS = 10,
+};
+
+_Static_assert(TR_ANSWER_ROOM < TR_ANSWER_BYTES_MOST / 2, "one item leaves room for others");
+
+int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_max) {
+    tr_request request;
+    if (count < sizeof request) return 0;
+    memcpy(&request, bytes, sizeof request);
+    uint64_t item = tr_item_bytes(request.kind);
+    if (request.bytes < sizeof request || request.bytes > bytes_max || request.kind > TR_READ) return -1;
+    if (request.zero || request.zero_too || (request.kind != TR_PING) != (request.items != 0)) return -1;
+    if (request.bytes != sizeof request + item * request.items) return -1;
+    return count < request.bytes ? 0 : (int64_t)request.bytes;
+}
+
+/* ---- the cell behind */
+
+/* True: another mapping than before. */
+static int renew(tr_source *source) {
+    char why[TR_WHY_BYTES];
+    tr_cell_head before = source->view.head;
+    if (source->now_ms < source->renew_ms) return 0;
+    if (tr_view_renew(&source->view, NULL, 0, why)) {
+        /* The next backend may be about to start. Looking for it at every item would cost those who still wait. */
+        source->renew_ms = source->now_ms + RENEW_PAUSE_MS;
+        source->failures++;
+        return 0;
+    }
+    source->epoch++;
+    const tr_cell_head *head = &source->view.head;
+    if (before.instance == head->instance && before.generation == head->generation && before.config_id == head->config_id) {
+        /* Revoked, but the head still names it: whoever revoked it has not come to the head yet. */
+        source->renew_ms = source->now_ms + RENEW_PAUSE_MS;
+        return 0;
+    }
+    source->renewals++;
+    return 1;
+}
+
+static tr_probe_state find(tr_source *source, tr_key_hash hash, uint32_t now_s, tr_index_entry *entry, tr_sight *sight) {
+    tr_probe_state state = tr_view_find(&source->view, hash, now_s, entry, sight);
+    for (int tries = 0; state == TR_PROBE_REVOKED && tries < RENEWALS && renew(source); tries++) {
+        *sight = (tr_sight){0};
+        state = tr_view_find(&source->view, hash, now_s, entry, sight);
+    }
+    return state;
+}
+
+void tr_source_refresh(tr_source *source) {
+    tr_index_entry entry;
+    tr_sight sight = {0};
+    find(source, (tr_key_hash){0, 0}, 0, &entry, &sight); /* whatever it finds: every bucket tells if it is revoked */
+}
+
+static int same_hands(const tr_source *source, const tr_request *request) {
+    return source->view.head.instance == request->instance && source->view.head.config_id == request->config_id;
+}
+
+static void prefetch_bucket(const tr_source *source, const uint8_t *hash_at) {
+    tr_key_hash hash;
+    memcpy(&hash, hash_at, sizeof hash);
+    const uint8_t *bucket = (const uint8_t *)source->view.index +
+                            tr_bucket_of(hash, source->view.head.buckets) * sizeof(tr_bucket);
+    for (size_t line = 0; line < sizeof(tr_bucket); line += 64) __builtin_prefetch(bucket + line);
+}
+
+static void prefetch_entry(const tr_source *source, const tr_index_entry *entry) {
+    uint32_t bytes = entry->size < PREFETCHED ? entry->size : PREFETCHED;
+    for (uint32_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch((const uint8_t *)source->view.data + entry->offset + line);
+}
+
+/* ---- answers */
+
+typedef struct {
+    tr_source *source;
+    tr_request request;
+    const uint8_t *items; /* of the request, at no particular alignment */
+    tr_outbox *out;
+    size_t begin;         /* of this answer in the outbox */
+    uint32_t first, next;
+} part;
+
+/* The header comes last, when it is known what follows it. */
+static void finish(part *part, tr_answer_status status) {
+    const tr_cell_head *head = &part->source->view.head;
+    if (status != TR_ANSWERED) { /* nothing of it counts */
+        part->out->used = part->begin + sizeof(tr_answer);
+        part->next = part->first;
+    }
+    tr_answer answer = {
+        .bytes = (uint32_t)(part->out->used - part->begin), .kind = part->request.kind, .status = status,
+        .tag = part->request.tag, .instance = head->instance, .config_id = head->config_id,
+        .generation = head->generation, .buckets = head->buckets, .reserved = head->reserved,
+        .first = part->first, .items = part->next - part->first,
+    };
+    memcpy(part->out->at + part->begin, &answer, sizeof answer);
+}
+
+static int has_room(const part *part, size_t bytes) { return part->out->room - part->out->used >= bytes; }
+
+/* Behind an item's `fixed` bytes its data was put already: zeros up to the next item. */
+static void close_item(part *part, const void *item, size_t fixed, uint32_t data_bytes) {
+    uint8_t *at = part->out->at + part->out->used;
+    uint64_t padded = tr_padded(data_bytes);
+    memcpy(at, item, fixed);
+    memset(at + fixed + data_bytes, 0, padded - data_bytes);
+    part->out->used += fixed + padded;
+    part->next++;
+}
+
+typedef struct {
+    tr_key_hash hash;
+    tr_index_entry entry;
+    tr_sight sight;
+    tr_probe_state state;
+} finding;
+
+static void look(part *part, finding *finding) {
+    finding->state = find(part->source, finding->hash, part->request.now_s, &finding->entry, &finding->sight);
+}
+
+/* False: no room for it here, so it begins the next answer. */
+static int put_scanned(part *part, finding *finding) {
+    uint8_t *data = part->out->at + part->out->used + sizeof(tr_scanned);
+    uint32_t data_bytes = 0;
+    while (finding->state == TR_PROBE_FOUND && finding->entry.size <= part->request.data_bytes_max) {
+        if (!has_room(part, sizeof(tr_scanned) + tr_padded(finding->entry.size))) {
+            if (part->next > part->first) return 0;
+            break; /* larger than any entry: whoever wants it may find out why */
+        }
+        if (tr_view_copy(&part->source->view, finding->hash, &finding->entry, &finding->sight, data)) {
+            data_bytes = finding->entry.size;
+            part->source->sent++;
+            break;
+        }
+        look(part, finding);
+    }
+    tr_scanned item = {.state = (uint16_t)finding->state, .data_bytes = data_bytes};
+    if (finding->state == TR_PROBE_FOUND) {
+        item.version = finding->entry.version;
+        item.offset = finding->entry.offset;
+        item.size = finding->entry.size;
+        item.expiry_s = finding->entry.expiry_s;
+        part->source->found++;
+    }
+    part->source->scanned++;
+    close_item(part, &item, sizeof item, data_bytes);
+    return 1;
+}
+
+/* An answer has at least one item, and more until it is large enough. */
+static int goes_on(const part *part, size_t enough) {
+    return part->next < part->request.items && (part->next == part->first || part->out->used < enough);
+}
+
+static void find_group(part *part, finding *group, uint32_t count) {
+    const uint8_t *hashes = part->items + (size_t)part->next * sizeof(tr_key_hash);
+    for (uint32_t i = 0; i < count; i++) prefetch_bucket(part->source, hashes + i * sizeof(tr_key_hash));
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(&group[i].hash, hashes + i * sizeof(tr_key_hash), sizeof(tr_key_hash));
+        group[i].sight = (tr_sight){0};
+        look(part, &group[i]);
+        if (group[i].state == TR_PROBE_FOUND && group[i].entry.size <= part->request.data_bytes_max)
+            prefetch_entry(part->source, &group[i].entry);
+    }
+}
+
+static void scan(part *part, size_t enough) {
+    finding group[GROUP];
+    while (goes_on(part, enough) && same_hands(part->source, &part->request)) {
+        uint32_t left = part->request.items - part->next, count = left < GROUP ? left : GROUP;
+        uint64_t epoch = part->source->epoch; /* what was found in an index that is gone since is looked for again */
+        find_group(part, group, count);
+        for (uint32_t i = 0; i < count && goes_on(part, enough) && epoch == part->source->epoch; i++)
+            if (!put_scanned(part, &group[i])) return;
+    }
+}
+
+/* Bounds of a region of `bytes`, in whole words, and of what is told at once. */
+static int within(const tr_range *range, uint64_t bytes) {
+    return range->size && range->size <= TR_READ_BYTES_MAX && range->offset % 8 == 0 && range->offset < bytes &&
+           tr_padded(range->size) <= bytes - range->offset;
+}
+
+static tr_read_status copy_index(const tr_source *source, const tr_range *range, uint8_t *to) {
+    const tr_view *view = &source->view;
+    if (range->generation != view->head.generation) return TR_READ_STALE;
+    if (!within(range, view->head.buckets * sizeof(tr_bucket))) return TR_READ_OUTSIDE;
+    tr_words_read(to, view->index + range->offset / 8, range->size);
+    return TR_READ_DONE;
+}
+
+/* Not any bytes, but an entry that the index names while they are copied. Others could prove nothing, and touching the
+ * holes of the data would fill them with memory. */
+static tr_read_status copy_data(tr_source *source, const tr_range *range, uint8_t *to) {
+    tr_index_entry entry;
+    tr_sight sight = {0};
+    if (range->generation != source->view.head.instance) return TR_READ_STALE;
+    if (!within(range, source->view.head.reserved)) return TR_READ_OUTSIDE;
+    for (;;) {
+        tr_probe_state state = find(source, range->hash, 0, &entry, &sight);
+        if (range->generation != source->view.head.instance || state == TR_PROBE_REVOKED) return TR_READ_STALE;
+        if (state != TR_PROBE_FOUND || entry.offset != range->offset || entry.size != range->size) return TR_READ_CHANGED;
+        if (tr_view_copy(&source->view, range->hash, &entry, &sight, to)) return TR_READ_DONE;
+    }
+}
+
+static void read_ranges(part *part, size_t enough) {
+    tr_source_refresh(part->source);
+    while (goes_on(part, enough) && same_hands(part->source, &part->request)) {
+        tr_range range;
+        memcpy(&range, part->items + (size_t)part->next * sizeof range, sizeof range);
+        /* Sizes beyond the bound are refused below; no more than the bound needs room. */
+        uint32_t size = range.size <= TR_READ_BYTES_MAX ? range.size : 0;
+        if (!has_room(part, sizeof(tr_fetched) + tr_padded(size)) && part->next > part->first) return;
+        uint8_t *to = part->out->at + part->out->used + sizeof(tr_fetched);
+        tr_read_status status = range.region == TR_REGION_INDEX  ? copy_index(part->source, &range, to)
+                                : range.region == TR_REGION_DATA ? copy_data(part->source, &range, to)
+                                                                 : TR_READ_OUTSIDE;
+        tr_fetched item = {.status = status, .data_bytes = status == TR_READ_DONE ? range.size : 0};
+        part->source->read += status == TR_READ_DONE;
+        close_item(part, &item, sizeof item, item.data_bytes);
+    }
+}
+
+int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next, tr_outbox *out, size_t enough) {
+    part part = {.source = source, .items = request + sizeof(tr_request), .out = out, .begin = out->used,
+                 .first = *next, .next = *next};
+    memcpy(&part.request, request, sizeof part.request);
+    out->used += sizeof(tr_answer);
+    if (!same_hands(source, &part.request)) tr_source_refresh(source); /* perhaps the link knows it before we do */
+    if (same_hands(source, &part.request)) {
+        if (part.request.kind == TR_SCAN) scan(&part, enough);
+        if (part.request.kind == TR_READ) read_ranges(&part, enough);
+        if (part.request.kind == TR_PING) tr_source_refresh(source);
+    }
+    int same = same_hands(source, &part.request);
+    finish(&part, same ? TR_ANSWERED : TR_CHANGED_HANDS);
+    *next = part.next;
+    return !same || part.next == part.request.items;
+}
+
+void tr_request_refuse(const tr_source *source, tr_outbox *out) {
+    part part = {.source = (tr_source *)source, .out = out, .begin = out->used};
+    out->used += sizeof(tr_answer);
+    finish(&part, TR_MALFORMED);
+}

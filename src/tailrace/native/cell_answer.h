@@ -1,0 +1,46 @@
+/* Answering a link's requests out of a view, into memory: no socket, no clock.
+ *
+ * A request is answered in parts. Each call writes one answer with as many items as fit, and the next call goes on
+ * where it ended. So what an engine holds for a link has a bound, whatever was asked.
+ */
+#ifndef TAILRACE_CELL_ANSWER_H
+#define TAILRACE_CELL_ANSWER_H
+
+#include "cell_frame.h"
+#include "cell_view.h"
+
+enum {
+    TR_READ_BYTES_MAX = TR_SLAB_BYTES, /* of one item */
+    /* Whatever the outbox holds already, one answer with one item of any size finds this much sufficient. */
+    TR_ANSWER_ROOM = sizeof(tr_answer) + sizeof(tr_scanned) + TR_READ_BYTES_MAX,
+};
+
+/* The cell behind the answers. When its index is revoked, it is mapped again and the answer goes on. */
+typedef struct {
+    tr_view view;
+    uint64_t now_ms;    /* set by the caller, now and then */
+    uint64_t renew_ms;  /* after a failure, not before this time */
+    uint64_t epoch;     /* of the mapping: what was found before is found again */
+    uint64_t scanned, found, sent, read, renewals, failures;
+} tr_source;
+
+typedef struct {
+    uint8_t *at;
+    size_t used, room;
+} tr_outbox;
+
+/* The size of the request that these bytes begin with. 0: more bytes are needed to tell, or to have it whole.
+ * -1: it cannot be a request. */
+int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_max);
+
+/* Write one answer to a whole request, from item `*next` on, to an outbox with less than `enough` bytes and room for
+ * TR_ANSWER_ROOM more than that. It ends with the item that makes it enough. True: the request is answered. */
+int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next, tr_outbox *out, size_t enough);
+
+/* An answer to what was no request. */
+void tr_request_refuse(const tr_source *source, tr_outbox *out);
+
+/* Map again if the index is revoked. */
+void tr_source_refresh(tr_source *source);
+
+#endif

@@ -1,0 +1,14 @@
+/* A backend applies a frame of mutations, with no lock but its own. */
+#ifndef TAILRACE_CELL_APPLY_H
+#define TAILRACE_CELL_APPLY_H
+
+#include "cell_mutation.h"
+#include "cell_store.h"
+
+/* Apply a frame that was checked, in order. `outcomes` has a byte for each, a tr_outcome. Versions with a clock above
+ * `clock_max` are refused: a client whose clock runs ahead would make keys unchangeable for everyone else. `floor` is
+ * raised to the largest version that stood in the way of a mutation. */
+void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
+                    tr_version *floor);
+
+#endif

@@ -1,0 +1,584 @@
+#define _GNU_SOURCE
+#include "cell_link.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CHUNK_BYTES = TR_ANSWER_BYTES_MOST, /* of the memory for answers: one answer lies in one chunk */
+    CHUNKS_KEPT = 8,        /* when a question needed more, and the next one does not */
+    CHUNKS_ROOM = 16,       /* places for chunks to begin with */
+    RECEIVES = 16,          /* in one pump at most: another link may wait for the caller */
+    RECEIVE_BUFFER = 1 << 20,
+};
+
+/* A request on its way, oldest first. Its probes are the next `items` of the ring of probes. */
+typedef struct {
+    uint64_t tag, instance, config_id;
+    uint32_t items, answered, data_bytes_max;
+    uint16_t kind;
+    uint16_t forgotten;
+} question;
+
+/* A ring that grows. Counts run on; places are counts modulo the room, a power of two. */
+typedef struct {
+    size_t first, last, room;
+} ring;
+
+struct tr_link {
+    int socket, error;
+    char why[TR_WHY_BYTES];
+    tr_cell_head head;
+    uint32_t request_bytes_max, answer_bytes_max;
+    uint64_t tag;
+    size_t pending;
+    ring questions_ring, probes_ring;
+    question *questions;
+    tr_probe **probes;
+    uint8_t *outbox; /* requests that the kernel did not take yet */
+    size_t out_at, out_count, out_room;
+    /* Answers: whole ones up to `frame`, then the begin of one up to `used`, in the chunk `chunk`. */
+    uint8_t **chunks;
+    size_t chunk, chunks_count, chunks_room, frame, used;
+    tr_link_stats stats;
+};
+
+static uint64_t monotonic_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- a broken link stays so */
+
+__attribute__((format(printf, 3, 4))) static int break_link(tr_link *link, int error, const char *format, ...) {
+    if (link->error) return link->error;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(link->why, sizeof link->why, format, arguments);
+    va_end(arguments);
+    link->error = error;
+    for (size_t i = link->questions_ring.first, probe = link->probes_ring.first; i < link->questions_ring.last; i++) {
+        question *question = &link->questions[i & (link->questions_ring.room - 1)];
+        for (uint32_t item = question->answered; item < question->items; item++, probe++)
+            if (!question->forgotten) link->probes[probe & (link->probes_ring.room - 1)]->state = TR_PROBE_DOWN;
+    }
+    link->questions_ring.first = link->questions_ring.last;
+    link->probes_ring.first = link->probes_ring.last;
+    link->pending = 0;
+    return error;
+}
+
+static int break_by_system(tr_link *link, int error, const char *what) {
+    return break_link(link, error, "%s: %s", what, strerror(error));
+}
+
+/* ---- rings. What is in them moves when they grow, in order, from place 0 on */
+
+static int grow(ring *ring, void **elements, size_t element_bytes, size_t more) {
+    size_t count = ring->last - ring->first, room = ring->room ? ring->room : 16;
+    if (count + more <= ring->room) return 0;
+    while (room < count + more) room *= 2;
+    uint8_t *larger = malloc(room * element_bytes);
+    if (!larger) return ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        memcpy(larger + i * element_bytes,
+               (uint8_t *)*elements + ((ring->first + i) & (ring->room - 1)) * element_bytes, element_bytes);
+    free(*elements);
+    *elements = larger;
+    ring->first = 0;
+    ring->last = count;
+    ring->room = room;
+    return 0;
+}
+
+static question *oldest(tr_link *link) {
+    return link->questions_ring.first == link->questions_ring.last
+               ? NULL
+               : &link->questions[link->questions_ring.first & (link->questions_ring.room - 1)];
+}
+
+/* ---- asking */
+
+static uint8_t *make_out_room(tr_link *link, size_t bytes) {
+    if (link->out_at == link->out_count) link->out_at = link->out_count = 0;
+    if (link->out_count + bytes > link->out_room) {
+        size_t waiting = link->out_count - link->out_at, room = link->out_room ? link->out_room : 4096;
+        while (room < waiting + bytes) room *= 2;
+        uint8_t *larger = malloc(room);
+        if (!larger) return NULL;
+        if (waiting) memcpy(larger, link->outbox + link->out_at, waiting);
+        free(link->outbox);
+        link->outbox = larger;
+        link->out_at = 0;
+        link->out_count = waiting;
+        link->out_room = room;
+    }
+    uint8_t *at = link->outbox + link->out_count;
+    link->out_count += bytes;
+    return at;
+}
+
+static int transmit(tr_link *link) {
+    while (link->out_at < link->out_count) {
+        ssize_t sent = send(link->socket, link->outbox + link->out_at, link->out_count - link->out_at,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        if (sent < 0) return break_by_system(link, errno, "sending a request");
+        link->out_at += (size_t)sent;
+        link->stats.sent_bytes += (uint64_t)sent;
+    }
+    return 0;
+}
+
+static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t count, uint32_t now_s,
+                       uint32_t data_bytes_max) {
+    const size_t bytes = sizeof(tr_request) + (size_t)count * tr_item_bytes(kind);
+    uint8_t *at = make_out_room(link, bytes);
+    if (!at || grow(&link->questions_ring, (void **)&link->questions, sizeof *link->questions, 1) ||
+        grow(&link->probes_ring, (void **)&link->probes, sizeof *link->probes, count))
+        return break_link(link, ENOMEM, "no memory to ask for %" PRIu32 " probes", count);
+    tr_request request = {
+        .bytes = (uint32_t)bytes, .kind = kind, .tag = ++link->tag, .instance = link->head.instance,
+        .config_id = link->head.config_id, .items = count, .now_s = now_s, .data_bytes_max = data_bytes_max,
+    };
+    memcpy(at, &request, sizeof request);
+    at += sizeof request;
+    for (uint32_t i = 0; i < count; i++, at += tr_item_bytes(kind)) {
+        tr_probe *probe = probes[i];
+        link->probes[link->probes_ring.last++ & (link->probes_ring.room - 1)] = probe;
+        if (kind == TR_SCAN) {
+            memcpy(at, &probe->hash, sizeof probe->hash);
+            probe->state = TR_PROBE_NEW;
+        } else {
+            tr_range range = {.region = TR_REGION_DATA, .size = probe->entry.size, .generation = link->head.instance,
+                              .offset = probe->entry.offset, .hash = probe->hash};
+            memcpy(at, &range, sizeof range);
+        }
+        probe->data = NULL;
+    }
+    link->questions[link->questions_ring.last++ & (link->questions_ring.room - 1)] = (question){
+        .tag = request.tag, .instance = request.instance, .config_id = request.config_id, .items = count,
+        .data_bytes_max = data_bytes_max, .kind = kind,
+    };
+    link->pending += count;
+    link->stats.requests++;
+    link->stats.probes += count;
+    return 0;
+}
+
+static int ask(tr_link *link, uint16_t kind, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
+    const size_t most = (link->request_bytes_max - sizeof(tr_request)) / tr_item_bytes(kind);
+    if (link->probes_ring.last - link->probes_ring.first + count > TR_LINK_PENDING_MAX) return EAGAIN;
+    for (size_t at = 0, part; at < count && !link->error; at += part) {
+        part = count - at < most ? count - at : most;
+        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max);
+    }
+    /* Those that did not get as far as the ring are down like those in it. */
+    for (size_t i = 0; link->error && i < count; i++) probes[i]->state = TR_PROBE_DOWN;
+    return link->error;
+}
+
+/* All answers that came whole are dead; of one that is still coming in, what is there goes to the front. */
+static void reuse_memory(tr_link *link) {
+    size_t part = link->used - link->frame;
+    if (part) memmove(link->chunks[0], link->chunks[link->chunk] + link->frame, part);
+    while (link->chunks_count > CHUNKS_KEPT && link->chunks_count > link->chunk + 1)
+        free(link->chunks[--link->chunks_count]);
+    link->chunk = link->frame = 0;
+    link->used = part;
+}
+
+int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
+    if (!link->error) reuse_memory(link);
+    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max);
+    return error ? error : transmit(link);
+}
+
+int tr_link_read(tr_link *link, tr_probe **probes, size_t count) {
+    return ask(link, TR_READ, probes, count, 0, 0);
+}
+
+int tr_link_ping(tr_link *link) {
+    if (link->questions_ring.last - link->questions_ring.first >= TR_LINK_PENDING_MAX) return EAGAIN;
+    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0)) transmit(link);
+    return link->error;
+}
+
+/* ---- answers */
+
+static void settle(tr_link *link, tr_probe *probe, tr_probe_state state) {
+    probe->state = state;
+    link->stats.hits += state == TR_PROBE_HIT;
+    link->stats.misses += state == TR_PROBE_MISS || state == TR_PROBE_ASK;
+}
+
+/* A raw entry came for a probe whose index entry is accepted: entry.size bytes. */
+static void prove(tr_link *link, tr_probe *probe, const uint8_t *raw) {
+    if (tr_entry_proves(&link->head, probe, raw)) {
+        probe->data = raw + tr_probe_value_at(probe);
+        settle(link, probe, TR_PROBE_HIT);
+    } else if (tr_entry_foreign(&link->head, probe, raw)) {
+        settle(link, probe, TR_PROBE_ASK);
+    } else {
+        link->stats.unproven++;
+        settle(link, probe, TR_PROBE_UNSETTLED);
+    }
+}
+
+/* One item's bytes, or 0 if it is none. `probe`: NULL if nobody waits for it. */
+static size_t take_scanned(tr_link *link, const question *question, tr_probe *probe, const uint8_t *at, size_t left) {
+    tr_scanned item;
+    if (left < sizeof item) return 0;
+    memcpy(&item, at, sizeof item);
+    const uint64_t bytes = sizeof item + tr_padded(item.data_bytes);
+    if (bytes > left || item.zero || item.data_bytes > question->data_bytes_max) return 0;
+    if (item.state < TR_PROBE_FOUND || item.state > TR_PROBE_REVOKED || item.state == TR_PROBE_HIT) return 0;
+    if (item.data_bytes && (item.state != TR_PROBE_FOUND || item.data_bytes != item.size)) return 0;
+    if (!probe) return bytes;
+    if (item.state != TR_PROBE_FOUND) {
+        settle(link, probe, (tr_probe_state)item.state);
+        return bytes;
+    }
+    tr_index_entry entry = {.hash = probe->hash, .version = item.version, .offset = item.offset, .size = item.size,
+                            .expiry_s = item.expiry_s};
+    if (!tr_probe_accept(probe, &entry)) /* no entry of this key is as large: another one has its hash */
+        settle(link, probe, TR_PROBE_ASK);
+    else if (item.data_bytes)
+        prove(link, probe, at + sizeof item);
+    else
+        settle(link, probe, TR_PROBE_FOUND);
+    return bytes;
+}
+
+static size_t take_fetched(tr_link *link, tr_probe *probe, const uint8_t *at, size_t left) {
+    tr_fetched item;
+    if (left < sizeof item) return 0;
+    memcpy(&item, at, sizeof item);
+    const uint64_t bytes = sizeof item + tr_padded(item.data_bytes);
+    if (bytes > left || item.zero || item.status > TR_READ_OUTSIDE) return 0;
+    if ((item.status == TR_READ_DONE) != (item.data_bytes != 0)) return 0;
+    if (!probe) return bytes;
+    if (item.data_bytes && item.data_bytes != probe->entry.size) return 0;
+    if (item.data_bytes)
+        prove(link, probe, at + sizeof item);
+    else
+        settle(link, probe, item.status == TR_READ_STALE ? TR_PROBE_REVOKED : TR_PROBE_UNSETTLED);
+    return bytes;
+}
+
+static void adopt(tr_link *link, const tr_answer *answer) {
+    link->head.instance = answer->instance;
+    link->head.config_id = answer->config_id;
+    link->head.generation = answer->generation;
+    link->head.buckets = answer->buckets;
+    link->head.reserved = answer->reserved;
+}
+
+static tr_probe *next_probe(tr_link *link, question *question) {
+    tr_probe *probe = link->probes[link->probes_ring.first++ & (link->probes_ring.room - 1)];
+    question->answered++;
+    if (question->forgotten) return NULL;
+    link->pending--;
+    return probe;
+}
+
+static int misses_format(tr_link *link, const char *what, uint64_t seen) {
+    return break_link(link, EPROTO, "the engine broke the format: %s %" PRIu64, what, seen);
+}
+
+/* One whole answer. 0 or the errno of the link, which is broken then. */
+static int take_answer(tr_link *link, const uint8_t *frame) {
+    tr_answer answer;
+    memcpy(&answer, frame, sizeof answer);
+    question *question = oldest(link);
+    if (answer.status == TR_MALFORMED) return break_link(link, EPROTO, "the engine did not understand a request");
+    if (!question) return misses_format(link, "an answer that nobody asked for, tag", answer.tag);
+    if (answer.tag != question->tag) return misses_format(link, "an answer out of turn, tag", answer.tag);
+    if (answer.kind != question->kind) return misses_format(link, "another kind of answer than of question:", answer.kind);
+    if (answer.status > TR_MALFORMED) return misses_format(link, "an answer of status", answer.status);
+    if (answer.first != question->answered) return misses_format(link, "an answer from item", answer.first);
+    const int same = answer.instance == question->instance && answer.config_id == question->config_id;
+    if (same != (answer.status == TR_ANSWERED)) return misses_format(link, "whose cell it is, with status", answer.status);
+    adopt(link, &answer);
+    link->stats.answers++;
+    if (answer.status == TR_CHANGED_HANDS) {
+        if (answer.items) return misses_format(link, "an answer without answers has items:", answer.items);
+        if (answer.bytes != sizeof answer) return misses_format(link, "an answer without items has bytes:", answer.bytes);
+        link->stats.changed_hands++;
+        while (question->answered < question->items) {
+            tr_probe *probe = next_probe(link, question);
+            if (probe) settle(link, probe, TR_PROBE_REVOKED);
+        }
+    } else if (answer.items > question->items - question->answered || (question->items && !answer.items)) {
+        return misses_format(link, "an answer has items:", answer.items);
+    }
+    size_t at = sizeof answer;
+    for (uint32_t i = 0; i < answer.items; i++) {
+        /* It counts as answered only when it is: if its bytes break the link, it is down with the others. */
+        tr_probe *probe = question->forgotten
+                              ? NULL
+                              : link->probes[link->probes_ring.first & (link->probes_ring.room - 1)];
+        size_t bytes = question->kind == TR_SCAN ? take_scanned(link, question, probe, frame + at, answer.bytes - at)
+                                                 : take_fetched(link, probe, frame + at, answer.bytes - at);
+        if (!bytes) return misses_format(link, "no item at byte", at);
+        next_probe(link, question);
+        at += bytes;
+    }
+    if (at != answer.bytes) return misses_format(link, "bytes behind the items:", answer.bytes - at);
+    if (question->answered == question->items) link->questions_ring.first++;
+    return 0;
+}
+
+/* ---- the memory that answers come to */
+
+static int next_chunk(tr_link *link) {
+    size_t next = link->chunks_count && (link->used || link->chunk) ? link->chunk + 1 : 0;
+    if (next == link->chunks_room) {
+        size_t room = link->chunks_room ? 2 * link->chunks_room : CHUNKS_ROOM;
+        uint8_t **larger = realloc(link->chunks, room * sizeof *larger);
+        if (!larger) return ENOMEM;
+        link->chunks = larger;
+        link->chunks_room = room;
+    }
+    if (next == link->chunks_count) {
+        if (!(link->chunks[next] = malloc(CHUNK_BYTES))) return ENOMEM;
+        link->chunks_count++;
+    }
+    size_t part = link->used - link->frame;
+    if (part) memcpy(link->chunks[next], link->chunks[link->chunk] + link->frame, part);
+    link->chunk = next;
+    link->frame = 0;
+    link->used = part;
+    return 0;
+}
+
+/* Take all answers that are whole. Those that nobody waits for leave their room to the next. */
+static int take_answers(tr_link *link) {
+    while (!link->error && link->used - link->frame >= sizeof(tr_answer)) {
+        uint8_t *frame = link->chunks[link->chunk] + link->frame;
+        uint32_t bytes;
+        memcpy(&bytes, frame, sizeof bytes);
+        if (bytes < sizeof(tr_answer) || bytes > link->answer_bytes_max || bytes % 8)
+            return misses_format(link, "an answer's bytes:", bytes);
+        if (link->used - link->frame < bytes) {
+            if (link->frame + bytes > CHUNK_BYTES && next_chunk(link)) return break_link(link, ENOMEM, "no memory for an answer");
+            return 0;
+        }
+        const question *question = oldest(link);
+        int dropped = question && question->forgotten;
+        if (take_answer(link, frame)) return link->error;
+        link->frame += bytes;
+        if (dropped) {
+            size_t rest = link->used - link->frame;
+            memmove(frame, frame + bytes, rest);
+            link->frame -= bytes;
+            link->used -= bytes;
+        }
+    }
+    return link->error;
+}
+
+int tr_link_pump(tr_link *link) {
+    if (link->error || transmit(link)) return link->error;
+    for (int i = 0; i < RECEIVES && !link->error; i++) {
+        /* Room at least for a header, so that the next bytes tell how much the answer needs. */
+        if ((!link->chunks_count || CHUNK_BYTES - link->frame < sizeof(tr_answer) || CHUNK_BYTES == link->used) &&
+            next_chunk(link))
+            return break_link(link, ENOMEM, "no memory for an answer");
+        size_t room = CHUNK_BYTES - link->used;
+        ssize_t got = recv(link->socket, link->chunks[link->chunk] + link->used, room, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        if (got < 0) return break_by_system(link, errno, "receiving an answer");
+        if (!got) return break_link(link, ECONNRESET, "the engine hung up");
+        link->used += (size_t)got;
+        link->stats.received_bytes += (uint64_t)got;
+        take_answers(link);
+        if ((size_t)got < room) break; /* there is no more for now */
+    }
+    return link->error;
+}
+
+int tr_link_wait(tr_link *link, uint64_t wait_ms) {
+    const uint64_t end_ms = monotonic_ms() + wait_ms;
+    if (!link->error) transmit(link);
+    while (link->pending) {
+        struct pollfd waiting = {.fd = link->socket, .events = tr_link_events(link)};
+        uint64_t now_ms = monotonic_ms(), left_ms = end_ms > now_ms ? end_ms - now_ms : 0;
+        int came = poll(&waiting, 1, left_ms > 60000 ? 60000 : (int)left_ms);
+        if (came < 0 && errno != EINTR) return break_by_system(link, errno, "waiting for an answer");
+        if (came < 0) return EINTR;
+        if (came && tr_link_pump(link)) break;
+        if (!came && !left_ms) return ETIMEDOUT;
+    }
+    return link->error;
+}
+
+void tr_link_forget(tr_link *link) {
+    for (size_t i = link->questions_ring.first; i < link->questions_ring.last; i++) {
+        question *question = &link->questions[i & (link->questions_ring.room - 1)];
+        link->stats.forgotten += question->forgotten ? 0 : question->items - question->answered;
+        question->forgotten = 1;
+    }
+    link->pending = 0;
+}
+
+int tr_link_fd(const tr_link *link) { return link->socket; }
+short tr_link_events(const tr_link *link) { return POLLIN | (link->out_at < link->out_count ? POLLOUT : 0); }
+const tr_cell_head *tr_link_head(const tr_link *link) { return &link->head; }
+size_t tr_link_pending(const tr_link *link) { return link->pending; }
+const char *tr_link_why(const tr_link *link) { return link->why; }
+
+void tr_link_look(const tr_link *link, tr_link_stats *stats) {
+    *stats = link->stats;
+    stats->memory_bytes = link->chunks_count * CHUNK_BYTES;
+}
+
+/* ---- opening */
+
+/* Until the socket is ready, or the time is over. */
+static int wait_for(int socket, short events, uint64_t end_ms) {
+    for (;;) {
+        struct pollfd waiting = {.fd = socket, .events = events};
+        uint64_t now_ms = monotonic_ms();
+        int came = poll(&waiting, 1, now_ms >= end_ms ? 0 : end_ms - now_ms > 60000 ? 60000 : (int)(end_ms - now_ms));
+        if (came > 0) return 0;
+        if (came < 0 && errno != EINTR) return errno;
+        if (!came && monotonic_ms() >= end_ms) return ETIMEDOUT;
+    }
+}
+
+static void set_option(int socket, int level, int name, int value) {
+    (void)setsockopt(socket, level, name, &value, sizeof value);
+}
+
+static int connect_to(const struct addrinfo *address, uint64_t end_ms, int *connected) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    *connected = socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol);
+    if (*connected < 0) return errno;
+    set_option(*connected, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(*connected, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(*connected, SOL_SOCKET, SO_RCVBUF, RECEIVE_BUFFER); /* before connecting: it decides the window's scale */
+    if (connect(*connected, address->ai_addr, address->ai_addrlen)) {
+        error = errno;
+        if (error == EINPROGRESS || error == EINTR) error = wait_for(*connected, POLLOUT, end_ms);
+        if (!error && getsockopt(*connected, SOL_SOCKET, SO_ERROR, &error, &size)) error = errno;
+    }
+    if (!error) return 0;
+    close(*connected);
+    *connected = -1;
+    return error;
+}
+
+static int transfer(int socket, void *bytes, size_t count, int sending, uint64_t end_ms) {
+    for (size_t done = 0; done < count;) {
+        ssize_t moved = sending ? send(socket, (uint8_t *)bytes + done, count - done, MSG_NOSIGNAL)
+                                : recv(socket, (uint8_t *)bytes + done, count - done, 0);
+        if (moved > 0) done += (size_t)moved;
+        if (moved == 0) return ECONNRESET;
+        if (moved < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) return errno;
+        int error = moved < 0 && errno != EINTR ? wait_for(socket, sending ? POLLOUT : POLLIN, end_ms) : 0;
+        if (error) return error;
+    }
+    return 0;
+}
+
+static int refuse(char *why, int error, const char *what, uint32_t seen, uint32_t expected) {
+    snprintf(why, TR_WHY_BYTES, "%s %" PRIu32 ", not %" PRIu32, what, seen, expected);
+    return error;
+}
+
+static int greet(tr_link *link, const uint8_t *ticket, uint64_t end_ms, char *why) {
+    tr_hello hello = {.magic = TR_HELLO_MAGIC, .version = TR_FRAME_VERSION};
+    tr_welcome welcome = {0};
+    memcpy(hello.ticket, ticket, sizeof hello.ticket);
+    int error = transfer(link->socket, &hello, sizeof hello, 1, end_ms);
+    explicit_bzero(&hello, sizeof hello);
+    if (!error) error = transfer(link->socket, &welcome, sizeof welcome, 0, end_ms);
+    if (error) {
+        snprintf(why, TR_WHY_BYTES, "greeting it: %s", strerror(error));
+        return error;
+    }
+    snprintf(why, TR_WHY_BYTES, "there is no engine, but something else");
+    if (welcome.magic != TR_WELCOME_MAGIC || welcome.status == TR_NO_MAGIC) return EPROTO;
+    if (welcome.version != TR_FRAME_VERSION || welcome.status == TR_NO_VERSION)
+        return refuse(why, EPROTO, "it speaks version", welcome.version, TR_FRAME_VERSION);
+    snprintf(why, TR_WHY_BYTES, "it does not know the ticket (any more); ask its backend for another");
+    if (welcome.status == TR_NO_TICKET) return EACCES;
+    snprintf(why, TR_WHY_BYTES, "it has as many links as it takes");
+    if (welcome.status == TR_NO_PLACE) return EUSERS;
+    if (welcome.status != TR_WELCOME) return refuse(why, EPROTO, "it answered with status", welcome.status, TR_WELCOME);
+    if (welcome.layout != TR_CELL_LAYOUT)
+        return refuse(why, EPROTO, "its cell has layout", welcome.layout, TR_CELL_LAYOUT);
+    if (welcome.request_bytes_max < TR_REQUEST_BYTES_LEAST || welcome.request_bytes_max > TR_REQUEST_BYTES_MOST)
+        return refuse(why, EPROTO, "it takes requests of bytes:", welcome.request_bytes_max, TR_REQUEST_BYTES_MOST);
+    if (welcome.answer_bytes_max < sizeof(tr_answer) || welcome.answer_bytes_max > TR_ANSWER_BYTES_MOST)
+        return refuse(why, EPROTO, "it gives answers of bytes:", welcome.answer_bytes_max, TR_ANSWER_BYTES_MOST);
+    link->request_bytes_max = welcome.request_bytes_max;
+    link->answer_bytes_max = welcome.answer_bytes_max;
+    link->head = (tr_cell_head){
+        .magic = TR_CELL_MAGIC, .layout = TR_CELL_LAYOUT, .instance = welcome.instance, .config_id = welcome.config_id,
+        .generation = welcome.generation, .buckets = welcome.buckets, .reserved = welcome.reserved,
+    };
+    return 0;
+}
+
+static int open_link(tr_link *link, const struct addrinfo *found, const uint8_t *ticket, uint64_t end_ms, char *why) {
+    int error = EADDRNOTAVAIL;
+    for (const struct addrinfo *each = found; each; each = each->ai_next) {
+        error = connect_to(each, end_ms, &link->socket);
+        if (!error) return greet(link, ticket, end_ms, why);
+        snprintf(why, TR_WHY_BYTES, "connecting: %s", strerror(error));
+    }
+    return error;
+}
+
+int tr_link_open(tr_link **opened, const char *host, uint16_t port, const uint8_t ticket[32], uint64_t deadline_ms,
+                 char *why) {
+    const uint64_t end_ms = monotonic_ms() + deadline_ms;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char number[8], seen[TR_WHY_BYTES] = "no address";
+    snprintf(number, sizeof number, "%u", port);
+    int error = getaddrinfo(host, number, &hints, &found);
+    if (error) {
+        int kind = error == EAI_SYSTEM ? errno : EADDRNOTAVAIL;
+        snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: %s", host, port, gai_strerror(error));
+        return kind;
+    }
+    tr_link *link = calloc(1, sizeof *link);
+    if (link) link->socket = -1;
+    error = link ? open_link(link, found, ticket, end_ms, seen) : ENOMEM;
+    freeaddrinfo(found);
+    if (error) {
+        snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: %.250s", host, port, seen);
+        if (link) tr_link_close(link);
+        return error;
+    }
+    *opened = link;
+    return 0;
+}
+
+void tr_link_close(tr_link *link) {
+    break_link(link, EBADF, "closed");
+    if (link->socket >= 0) close(link->socket);
+    for (size_t i = 0; i < link->chunks_count; i++) free(link->chunks[i]);
+    free(link->chunks);
+    free(link->questions);
+    free(link->probes);
+    free(link->outbox);
+    free(link);
+}

@@ -1,0 +1,25 @@
+"""Reading a replicated cell, and packing its mutations: `CellClient` asks all backends, `pack` makes their frames."""
+
+from ._client import (
+    KIND_CAS,
+    KIND_ERASE,
+    KIND_SET,
+    TROUBLE_CONFIG,
+    TROUBLE_LINK,
+    TROUBLE_VIEW,
+    CellClient,
+    pack,
+    replicas_of,
+)
+
+__all__ = [
+    "KIND_CAS",
+    "KIND_ERASE",
+    "KIND_SET",
+    "TROUBLE_CONFIG",
+    "TROUBLE_LINK",
+    "TROUBLE_VIEW",
+    "CellClient",
+    "pack",
+    "replicas_of",
+]

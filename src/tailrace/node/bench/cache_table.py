@@ -1,0 +1,74 @@
+"""The cache's figures for people: the goals first, then a line for every system in every case."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .score import AT_MOST
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_PEERS, _OURS = ("memcached", "redis"), ("shm", "tcp", "shm_r32", "tcp_r32")
+
+
+def tables(result: Mapping[str, Any]) -> "list[Table]":
+    return [_goals(result), _cases(result)]
+
+
+def _goals(result: Mapping[str, Any]) -> "Table":
+    from rich.table import Table
+
+    settings = ", ".join(f"{name} {value}" for name, value in result["settings"].items())
+    rows = Table(title=f"Cache: medians of {len(result['runs'])} repeats ({settings})", title_justify="left")
+    for heading in ("figure", "median", "lowest", "highest", "unit", "goal", "what"):
+        rows.add_column(heading, justify="right" if heading in ("median", "lowest", "highest", "goal") else "left")
+    cases = tuple(f"{case}_" for case in result["tried"])
+    for figure in result["figures"]:
+        name, goal = figure["name"], figure["goal"]
+        if name.startswith(cases):
+            continue
+        median, (low, high) = result["summary"][name], result["spread"][name]
+        mark = ""
+        if goal is not None:
+            below = name in AT_MOST
+            met = median <= goal if below else median >= goal
+            mark = f"{'at most ' if below else ''}{goal:g} {'met' if met else 'missed'}"
+        rows.add_row(name, _shown(median), _shown(low), _shown(high), figure["unit"], mark, figure["what"])
+    for missing in result["missing"]:
+        rows.add_row("", "", "", "", "", "", missing)
+    return rows
+
+
+def _cases(result: Mapping[str, Any]) -> "Table":
+    from rich.table import Table
+
+    rows = Table(title="Keys per second of one client thread; call times and CPU time", title_justify="left")
+    headings = ("case", "system", "keys/s", "lowest", "highest", "p50 us", "p99 us", "server CPU us/key", "CPU us/key")
+    for heading in (*headings, "x best peer", "of memcpy", "client that counted most often"):
+        rows.add_column(heading, justify="left" if heading in ("case", "system") or "client" in heading else "right")
+    for case in result["tried"]:
+        for system in _systems(result, case):
+            name = f"{case}_{system}"
+            rate = f"{name}_ops_per_s"
+            measures = ("p50_us", "p99_us", "server_cpu_us_per_op", "cpu_us_per_op", "vs_best_peer", "of_memcpy")
+            counted = result["counted"][case].get(system, [])
+            rows.add_row(
+                case,
+                system,
+                *(_shown(value) for value in (result["summary"][rate], *result["spread"][rate])),
+                *(_shown(result["summary"].get(f"{name}_{measure}")) for measure in measures),
+                max(counted, key=counted.count) if counted else "",
+                end_section=system == "memcpy",
+            )
+    return rows
+
+
+def _systems(result: Mapping[str, Any], case: str) -> Iterator[str]:
+    names = [name for peer in _PEERS for name in (peer, f"{peer}_tcp", f"{peer}_overlapped")]
+    return (name for name in (*names, *_OURS, "memcpy") if f"{case}_{name}_ops_per_s" in result["summary"])
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,224 @@
+"""The caches of a world, for this process: opens them, and serves those backends that nobody else does.
+
+In a world without servers the first process that opens a cache serves its backends. Others on the host read their
+memory and send them mutations; when that process is gone, the next one that needs a backend serves it.
+"""
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cache import Backend, Cache, Standing, Ways
+from ..config import CacheClientConfig, CacheConfig, TlsConfig, WorldConfig, decode
+from ..coordination import Coordination
+from ..env import Clock
+from ..errors import CacheMissing, Closed, ConfigError, FileProblem
+from ..wire import BackendPeer, Server, serve
+from .cache_registry import CacheRegistry, cache_names
+from .hosts import cell_folder, host_id
+
+
+@dataclass(slots=True)
+class Served:
+    """One backend in this process, and the doors it has."""
+
+    backend: Backend
+    server: Server
+    ways: Ways
+    folder: str
+
+    def close(self, *, remove: bool) -> None:
+        self.server.close()
+        self.backend.close(remove=remove)
+        self.ways.close()
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where a backend listens besides its socket on this host: nowhere unless asked."""
+
+    rpc: tuple[str, ...] = ()
+    engine: str | None = None
+    tls: TlsConfig | None = None
+
+
+class Caches:
+    """Opens, makes and deletes caches. Safe to share between threads."""
+
+    def __init__(self, root: str, coordination: Callable[[], Coordination], config: WorldConfig, clock: Clock) -> None:
+        self._root, self._coordination, self._config, self._clock = root, coordination, config, clock
+        self._serving = threading.RLock()
+        self._served: dict[tuple[str, int], Served] = {}
+        self._local: dict[str, dict[int, Backend]] = {}
+        self._opened: set[Cache] = set()
+        self._closed = False
+
+    def names(self) -> list[str]:
+        return cache_names(self._coordination())
+
+    def create(self, name: str, config: CacheConfig | None = None, **settings: Any) -> CacheConfig:
+        base = config or self._config.cache(name)
+        return self._registry(name).create(decode(CacheConfig, settings, base=base)).config
+
+    def configure(self, name: str, config: CacheConfig) -> CacheConfig:
+        return self._registry(name).configure(config).config
+
+    def delete(self, name: str) -> None:
+        registry = self._registry(name)
+        if registry.find() is None:
+            raise CacheMissing(f"there is no cache {name!r}; nothing was deleted")
+        registry.delete()
+        with self._serving:
+            for key in [key for key in self._served if key[0] == name]:
+                self._served.pop(key).close(remove=True)
+            self._local.pop(name, None)
+
+    def open(self, name: str, *, serving: bool = True, create: bool = True, **settings: Any) -> Cache:
+        """The cache, made on first use. `serving`: serve those backends that nobody does."""
+        client, own = _split(settings)
+        registry = self._registry(name)
+        record = registry.find()
+        if record is None and not create:
+            raise CacheMissing(f"there is no cache {name!r} in this world; `tailrace cache create {name}` makes one")
+        if record is None or own:
+            base = self._config.cache(name) if record is None else record.config
+            registry.create(decode(CacheConfig, own, base=base))
+        if serving:
+            self.serve_missing(name)
+        ways = Ways(
+            registry,
+            decode(CacheClientConfig, client, base=self._config.cache_client),
+            self._clock,
+            host_id(),
+            self._local.setdefault(name, {}),
+            self._connect,
+            (lambda: self.serve_missing(name)) if serving else (lambda: None),
+        )
+        cache = Cache(
+            ways,
+            decode(CacheClientConfig, client, base=self._config.cache_client),
+            self._clock,
+            lambda: self._opened.discard(cache),
+        )
+        self._opened.add(cache)
+        return cache
+
+    def serve_missing(self, name: str) -> None:
+        """Serve the backends that nobody serves. Who holds a backend's folder serves it, whatever the registry says."""
+        registry = self._registry(name)
+        standing = registry.standing()
+        for index in range(standing.record.config.backends):
+            entered = standing.backends.get(index)
+            if entered is None or (entered.host == host_id() and not _alive(entered.pid)):
+                self.serve(name, index, Doors())
+
+    def standing(self, name: str) -> Standing:
+        return self._registry(name).standing()
+
+    def serve_all(self, names: Sequence[str], backends: Sequence[int] | None, doors: Doors) -> list[tuple[str, Served]]:
+        served = []
+        for name in names:
+            count = self.standing(name).record.config.backends
+            for index in range(count) if backends is None else backends:
+                if index >= count:
+                    raise ConfigError(f"backend {index} of the cache {name}: it has 0 to {count - 1}")
+                one = self.serve(name, index, doors)
+                if one is not None:
+                    served.append((name, one))
+        return served
+
+    def serve(self, name: str, index: int, doors: Doors) -> Served | None:
+        """Serve one backend; None: another process does, or is about to."""
+        with self._serving:
+            if self._closed:
+                raise Closed("this world was closed; open it again")
+            there = self._served.get((name, index))
+            if there is not None and not there.backend.stopped:
+                return there
+            if there is not None:
+                there.close(remove=False)
+                del self._served[name, index]
+            served = self._start(name, index, doors)
+            if served is not None:
+                self._served[name, index] = served
+                self._local.setdefault(name, {})[index] = served.backend
+            return served
+
+    def _start(self, name: str, index: int, doors: Doors) -> Served | None:
+        folder, registry = cell_folder(self._root, name, index), self._registry(name)
+        engine_host, engine_port = _host_and_port(doors.engine)
+        try:
+            backend = Backend(
+                registry,
+                index,
+                folder=folder,
+                host=host_id(),
+                clock=self._clock,
+                engine_host=engine_host,
+                engine_port=engine_port,
+            )
+        except OSError as seen:
+            if seen.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                return None
+            raise FileProblem(f"serve backend {index} of the cache {name} in {folder}: {seen}") from seen
+        ways = None
+        try:
+            server = serve(backend, [f"unix:{folder}/rpc", *doors.rpc], tls=doors.tls)
+            ways = Ways(
+                registry, self._config.cache_client, self._clock, host_id(), self._local.get(name, {}), self._connect
+            )
+            backend.open(server.addresses, ways.peer)
+        except BaseException:
+            backend.close()
+            if ways is not None:
+                ways.close()
+            raise
+        return Served(backend, server, ways, folder)
+
+    def _registry(self, name: str) -> CacheRegistry:
+        return CacheRegistry(self._coordination(), name)
+
+    def _connect(self, address: str) -> BackendPeer:
+        return BackendPeer(address)
+
+    def close(self, *, remove: bool = True) -> None:
+        """`remove`: take the memory of the backends here away, too; else it stays readable until someone serves it."""
+        for cache in list(self._opened):
+            cache.close()
+        with self._serving:
+            self._closed = True
+            for served in self._served.values():
+                served.close(remove=remove)
+            self._served.clear()
+
+
+def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is the client's, and what is the cache's own."""
+    names = set(CacheClientConfig.__dataclass_fields__)
+    return (
+        {name: value for name, value in settings.items() if name in names},
+        {name: value for name, value in settings.items() if name not in names},
+    )
+
+
+def _host_and_port(address: str | None) -> tuple[str | None, int]:
+    if address is None:
+        return None, 0
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,48 @@
+"""Mutual TLS from files, and who the other side is. Roots are always ours: gRPC would otherwise take the system's, or
+those that an environment variable names. Files are looked at once, when a server or a peer is made."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import grpc
+
+from ..config import TlsConfig
+from ..errors import ConfigError
+
+_KIND, _TLS = "transport_security_type", b"ssl"
+_URI, _DNS = "peer_uri", "peer_dns"
+
+
+def for_server(tls: TlsConfig) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(_content(tls.key, "key"), _content(tls.certificate, "certificate"))],
+        root_certificates=_content(tls.roots, "roots"),
+        require_client_auth=True,
+    )
+
+
+def for_peer(tls: TlsConfig) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=_content(tls.roots, "roots"),
+        private_key=_content(tls.key, "key"),
+        certificate_chain=_content(tls.certificate, "certificate"),
+    )
+
+
+def names_of(context: grpc.ServicerContext) -> tuple[str, ...] | None:
+    """The caller's names, as its certificate has them: URIs, then DNS names. None: it came without TLS."""
+    found = cast(Mapping[str, Sequence[bytes]], context.auth_context())
+    if found.get(_KIND) != [_TLS]:
+        return None
+    return tuple(name.decode("utf-8", "replace") for kind in (_URI, _DNS) for name in found.get(kind, ()))
+
+
+def _content(path: str, what: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as problem:
+        raise ConfigError(f"tls.{what}={path!r}: {problem.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise ConfigError(f"tls.{what}={path!r}: use a PEM file")
+    return content

@@ -1,0 +1,1 @@
+"""Made by generate.sh; not for hands."""

@@ -1,0 +1,1 @@
+"""The wire: real servers and peers on real sockets."""
