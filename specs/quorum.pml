@@ -41,33 +41,45 @@
 #define ERASE 2
 #define CAS 4           /* expects version 1, which is a SET */
 
+/* To see that what is checked can happen at all: REACH=n makes it an error that n does. */
+#ifdef REACH
+#define HAPPENS(n, when) assert(REACH != n || !(when))
+#else
+#define HAPPENS(n, when) skip
+#endif
+
 #define in(bits, i) (((bits) >> (i)) & 1)
 #define top(a, b) (((a) > (b)) -> (a) : (b))
 #define LEFT(i) (((i) + 1) % 3)
 #define RIGHT(i) (((i) + 2) % 3)
 
-byte kind[VERSIONS + 1];    /* 0: nobody knows yet, for nobody has applied it */
-byte acks[VERSIONS + 1];    /* bits: replicas that told the client "applied"; or EVERY; with LATE or without */
-#define EVERY 7             /* completed; or lower than another that did, so that it matters no more whether it completes */
-#define LATE 8              /* it had not begun when a higher version completed */
+typedef Mutation {
+    unsigned kind : 3;          /* 0: not chosen yet, for nobody has applied it */
+    unsigned acks : 4           /* bits: replicas that told the client "applied"; or EVERY; with LATE or without */
+}
+Mutation mutation[VERSIONS + 1];
+#define EVERY 7                 /* completed; or lower than one that did, so that it matters no more whether it completes */
+#define LATE 8                  /* it had not begun when a higher version completed */
+
+typedef Backend {
+    unsigned down : 1;          /* its memory can still be read, until its successor revokes it */
+    unsigned stored : 3;        /* version in the index; 0: not stored */
+    unsigned tomb : 3;          /* version in the tombstone cache */
+    unsigned summary : 3;       /* the highest version ever dropped without a trace */
+    unsigned start : 3;         /* at or above all that was applied anywhere before this instance began: its clock says so */
+    unsigned fence : 3;         /* the highest start among those who listed this replica */
+    /* Its repair. Stage 0: rests. 1: has one list. 2: has both, and has decided. */
+    unsigned stage : 2;
+    unsigned asked : 2;         /* 1: whose list it has */
+    unsigned version_seen : 3;  /* 1: stored there.    2: the version to install, or 0 */
+    unsigned tomb_seen : 3;     /* 1: tombstone there. 2: the version to erase at, or 0 */
+    unsigned summary_seen : 3   /* 1: summary there */
+}
+Backend replica[3];
+
 byte done;                  /* the highest version that completed or was returned */
 byte highest;               /* the highest version that any replica ever applied: what every clock is known to have passed */
 byte crashes;
-
-/* A replica. */
-bool down[3];               /* its memory can still be read, until its successor revokes it */
-byte stored[3];             /* version in the index; 0: not stored */
-byte tomb[3];               /* version in the tombstone cache */
-byte summary[3];            /* the highest version ever dropped without a trace */
-byte start[3];              /* at or above all that was applied anywhere before this instance began: its clock says so */
-byte fence[3];              /* the highest start among those who listed this replica */
-
-/* Its repair. Stage 0: rests. 1: has a list. 2: has both, and has decided. */
-byte stage[3];
-byte asked[3];              /* 1: whose list it has */
-byte version_seen[3];       /* 1: stored there.    2: version to install, or 0 */
-byte tomb_seen[3];          /* 1: tombstone there. 2: version to erase at, or 0 */
-byte summary_seen[3];       /* 1: summary there */
 
 /* One GET at a time: it changes nothing, so others beside it would see no more. */
 byte voter;                 /* whose index entry it has, plus 1; 0: it has none */
@@ -86,7 +98,7 @@ byte predecessors[VERSIONS + 1];    /* bits: replicas that failed since this mut
 
 #ifdef REPAIR_BEFORE_NEXT_CRASH
 bool mending[3];            /* restarted, and not repaired yet */
-#define STEADY (!down[0] && !down[1] && !down[2] && !mending[0] && !mending[1] && !mending[2])
+#define STEADY (!replica[0].down && !replica[1].down && !replica[2].down && !mending[0] && !mending[1] && !mending[2])
 #else
 #define STEADY true
 #endif
@@ -95,16 +107,16 @@ bool mending[3];            /* restarted, and not repaired yet */
 byte visible;               /* bits: versions that completed or were returned */
 #endif
 
-#ifdef MEMORY               /* data slots: two at each replica, 2i and 2i + 1 */
+#ifdef MEMORY               /* replica 0 keeps its entries in two data slots, and the GET takes its value from there */
 #define OTHER (VERSIONS + 1)
-byte header[6];             /* version in the slot's header; OTHER: of another key */
-bool whole[6];              /* its sum is right */
-bit place[3];               /* the slot that the index entry names */
-bit spot[3];                /* the slot that is being written */
-byte writing[3];            /* the version that is being written there, or 0 */
+byte header[2];             /* version in the slot's header; OTHER: of another key */
+bool whole[2];              /* its sum is right */
+bit place;                  /* the slot that the index entry names */
+byte writing;               /* the version that is being written, or 0 */
+bit spot;                   /* the slot that it is being written to */
 bit pointer;                /* the GET's: the slot that its index entry names */
 bool fetched, agreed;       /* the GET has valid data; it has a second index entry with the same version */
-#define BUSY(i) (writing[i] != 0)
+#define BUSY(i) (i == 0 && writing != 0)
 #else
 #define BUSY(i) false
 #endif
@@ -119,10 +131,13 @@ byte seen[3];               /* the GET's: version in each replica's index, plus 
 
 #ifdef PUSH_REPAIR          /* the paper's repair, once; the highest version is the one that it makes up */
 #define MADE_UP VERSIONS
+#define CLIENT_VERSIONS (VERSIONS - 1)
 byte copied;                /* the version whose value it copies; 0: not begun */
 byte todo;                  /* bits: replicas that it still has to change */
 byte patient;               /* the replica that it repairs */
 byte worth[3];              /* of a replica that stores MADE_UP: the version that its value was set at */
+#else
+#define CLIENT_VERSIONS VERSIONS
 #endif
 
 /* ---- clients ---- */
@@ -145,9 +160,9 @@ inline settle(v) {          /* v completed, or was returned by a GET */
         do
         :: low < done ->
             if
-            :: acks[low] == 0 -> acks[low] = LATE
+            :: mutation[low].acks == 0 -> mutation[low].acks = LATE
 #if !(KINDS & 4)
-            :: acks[low] > 0 && acks[low] < EVERY -> acks[low] = EVERY
+            :: mutation[low].acks > 0 && mutation[low].acks < EVERY -> mutation[low].acks = EVERY
 #endif
             :: else -> skip
             fi;
@@ -156,7 +171,7 @@ inline settle(v) {          /* v completed, or was returned by a GET */
         od
     :: else -> skip
     fi;
-#ifndef MEMORY
+#if !defined(MEMORY) && !(KINDS & 4)
     if
     :: voter != 0 && !outdated && vote <= done -> forget_get()     /* its hit would tell nothing new */
     :: else -> skip
@@ -169,7 +184,7 @@ inline settle(v) {          /* v completed, or was returned by a GET */
     do
     :: low <= VERSIONS ->
         if
-        :: in(visible, low) -> assert(!(kind[low] == CAS && between)); between = true
+        :: in(visible, low) -> assert(!(mutation[low].kind == CAS && between)); between = true
         :: else -> skip
         fi;
         low++
@@ -181,14 +196,14 @@ inline settle(v) {          /* v completed, or was returned by a GET */
 
 inline acknowledge(i, v) {  /* the client hears it at once: later would only make its mutation complete later */
     if
-    :: (acks[v] & EVERY) == EVERY -> skip
+    :: (mutation[v].acks & EVERY) == EVERY -> skip
     :: else ->
-        acks[v] = acks[v] | (1 << (i));
+        mutation[v].acks = mutation[v].acks | (1 << (i));
         if
-        :: (acks[v] & EVERY) == 3 || (acks[v] & EVERY) == 5 || (acks[v] & EVERY) == 6 ->
+        :: (mutation[v].acks & EVERY) == 3 || (mutation[v].acks & EVERY) == 5 || (mutation[v].acks & EVERY) == 6 ->
             printf("  version %d has completed\n", v);
-            assert(!(acks[v] & LATE));
-            acks[v] = EVERY;
+            assert(!(mutation[v].acks & LATE));
+            mutation[v].acks = EVERY;
             settle(v)
         :: else -> skip
         fi
@@ -196,15 +211,17 @@ inline acknowledge(i, v) {  /* the client hears it at once: later would only mak
 }
 
 #ifdef PUSH_REPAIR
-#define VALUE_AT(i) ((stored[i] == MADE_UP) -> worth[i] : stored[i])
+#define VALUE_AT(i) ((replica[i].stored == MADE_UP) -> worth[i] : replica[i].stored)
 #else
-#define VALUE_AT(i) stored[i]
+#define VALUE_AT(i) replica[i].stored
 #endif
 
 inline hit(v) {
     printf("GET returns the value that was set at version %d; it must not be older than %d\n", v, done);
     assert(!outdated);
-#ifndef PUSH_REPAIR
+    assert(mutation[v].kind != ERASE);
+    HAPPENS(1, crashes == CRASHES && replica[voter - 1].start >= v);     /* a hit on what a restarted replica got back */
+#if !defined(PUSH_REPAIR) && !defined(COMPLETED_ONLY)
     settle(v);
 #endif
     forget_get()
@@ -217,9 +234,9 @@ inline hit(v) {
 proctype Get() {
 end:
     do
-    :: d_step { !seen[0]; seen[0] = stored[0] + 1; printf("GET reads %d at 0\n", stored[0]) }
-    :: d_step { !seen[1]; seen[1] = stored[1] + 1; printf("GET reads %d at 1\n", stored[1]) }
-    :: d_step { !seen[2]; seen[2] = stored[2] + 1; printf("GET reads %d at 2\n", stored[2]) }
+    :: d_step { !seen[0]; seen[0] = replica[0].stored + 1; printf("GET reads %d at 0\n", replica[0].stored) }
+    :: d_step { !seen[1]; seen[1] = replica[1].stored + 1; printf("GET reads %d at 1\n", replica[1].stored) }
+    :: d_step { !seen[2]; seen[2] = replica[2].stored + 1; printf("GET reads %d at 2\n", replica[2].stored) }
     :: d_step { seen[0] && seen[1] && seen[2]; assert(EQUAL(0, 1) || EQUAL(1, 2) || EQUAL(0, 2)); forget_get() }
     od
 }
@@ -229,7 +246,7 @@ end:
 /* It begins with its first index entry: had it begun earlier, less would have been done by then. */
 inline ask(i) {
     voter = (i) + 1;
-    vote = stored[i];
+    vote = replica[i].stored;
     printf("GET reads %d in the index of %d\n", vote, i);
 #ifdef PUSH_REPAIR
     outdated = VALUE_AT(i) < done;
@@ -237,7 +254,7 @@ inline ask(i) {
     outdated = vote < done;
 #endif
 #ifdef MEMORY
-    pointer = place[i];
+    pointer = place;
 #endif
 #ifdef BROKEN_READ_ONE
     hit(vote);
@@ -245,29 +262,28 @@ inline ask(i) {
 }
 
 #ifdef MEMORY
-#define SLOT (2 * (voter - 1) + pointer)
 #ifdef BROKEN_NO_SUM
 #define SUM_PROVES true
 #else
-#define SUM_PROVES whole[SLOT]
+#define SUM_PROVES whole[pointer]
 #endif
 #ifdef BROKEN_NO_VERSION_CHECK
 #define VERSION_PROVES true
 #else
-#define VERSION_PROVES (header[SLOT] == vote)
+#define VERSION_PROVES (header[pointer] == vote)
 #endif
 #endif
 
 #if defined(MEMORY) || defined(PUSH_REPAIR)
-#define NEWS(i) (stored[i] != 0)
+#define NEWS(i) (replica[i].stored != 0)
 #else
-#define NEWS(i) (stored[i] != 0 && stored[i] != done)  /* to return what is done changes nothing */
+#define NEWS(i) (replica[i].stored != 0 && replica[i].stored != done)  /* to return what is done changes nothing */
 #endif
 #define ASK(i) :: d_step { voter == 0 && NEWS(i); ask(i) }
 #ifdef MEMORY
-#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && !agreed && stored[i] == vote; agreed = true }
+#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && !agreed && replica[i].stored == vote; agreed = true }
 #else
-#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && stored[i] == vote; \
+#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && replica[i].stored == vote; \
         printf("GET reads %d in the index of %d\n", vote, i); hit(vote) }
 #endif
 #define COMPARE_RELIC(i) :: d_step { voter != 0 && voter != (i) + 1 && relic[i] == vote; \
@@ -276,7 +292,10 @@ inline ask(i) {
 proctype Get() {
 end:
     do
-    ASK(0) ASK(1) ASK(2)
+    ASK(0)
+#ifndef MEMORY
+    ASK(1) ASK(2)
+#endif
     COMPARE(0) COMPARE(1) COMPARE(2)
 #ifdef BROKEN_NOT_REVOKED
     COMPARE_RELIC(0) COMPARE_RELIC(1) COMPARE_RELIC(2)
@@ -284,7 +303,8 @@ end:
     :: d_step { voter != 0; forget_get() }      /* a miss, or no two agree, or it takes too long */
 #ifdef MEMORY
     :: d_step { voter != 0 && !fetched && SUM_PROVES && VERSION_PROVES;
-        assert(header[SLOT] == vote && whole[SLOT]);
+        printf("GET copies from slot %d what was set at %d, whole: %d\n", pointer, header[pointer], whole[pointer]);
+        assert(header[pointer] == vote && whole[pointer]);
         fetched = true }
     :: d_step { fetched && agreed; hit(vote) }
 #endif
@@ -296,114 +316,124 @@ end:
 /* ---- replicas ---- */
 
 #ifdef BROKEN_LATE_SET
-#define FLOOR(i) stored[i]
+#define FLOOR(i) replica[i].stored
 #else
-#define FLOOR(i) ((stored[i] != 0) -> stored[i] : top(tomb[i], summary[i]))
+#define FLOOR(i) ((replica[i].stored != 0) -> replica[i].stored : top(replica[i].tomb, replica[i].summary))
 #endif
-#define GATE(i) top(start[i], fence[i])         /* for mutations of clients, not for repairs */
+#define GATE(i) top(replica[i].start, replica[i].fence)         /* for mutations of clients, not for repairs */
 
-#define OPEN(i, v) (!down[i] && !BUSY(i) && (v) > GATE(i) && MEANT(i, v))
-#define MAY_BE(v, what) ((KINDS & what) && (kind[v] == 0 || kind[v] == what))
+#define OPEN(i, v) (!replica[i].down && !BUSY(i) && (v) > GATE(i) && MEANT(i, v))
+#define MAY_BE(v, what) ((KINDS & what) && (mutation[v].kind == 0 || mutation[v].kind == what))
 #define TAKES(i, v, what) (OPEN(i, v) && MAY_BE(v, what) && (v) > FLOOR(i))
 /* A repair was faster than the message. Calling this applied makes more mutations complete, so more must hold. */
-#define THERE(i, v) (((kind[v] == ERASE) -> tomb[i] : stored[i]) == (v))
+#define THERE(i, v) (((mutation[v].kind == ERASE) -> replica[i].tomb : replica[i].stored) == (v))
 
 /* A summary at or below the version beside it says nothing: forgetting it makes fewer states. */
 inline note(i, v) {
-    summary[i] = ((summary[i] > (v)) -> summary[i] : 0);
-#if CRASHES
-    highest = ((crashes < CRASHES || down[0] || down[1] || down[2]) -> top(highest, v) : 0);
-#elif defined(OTHER_KEYS)
+    replica[i].summary = ((replica[i].summary > (v)) -> replica[i].summary : 0);
+#ifdef OTHER_KEYS
     highest = top(highest, v);
+#elif CRASHES
+    highest = ((crashes < CRASHES || replica[0].down || replica[1].down || replica[2].down) -> top(highest, v) : 0);
 #endif
 }
 
-inline store(i, v) { stored[i] = v; tomb[i] = 0; note(i, v) }
+inline store(i, v) { replica[i].stored = v; replica[i].tomb = 0; note(i, v) }
 
-inline erase(i, v) { stored[i] = 0; tomb[i] = v; note(i, v) }
+inline erase(i, v) { replica[i].stored = 0; replica[i].tomb = v; note(i, v) }
 
 inline apply_erase(i, v) {
     printf("replica %d applies ERASE %d\n", i, v);
-    kind[v] = ERASE; erase(i, v); acknowledge(i, v)
+    mutation[v].kind = ERASE; erase(i, v); acknowledge(i, v)
 }
-
-#ifdef MEMORY
-
-/* Writing a data entry takes two steps. After the first its header is still the old one and its value is mixed. */
-inline begin_set(i, v, where) { kind[v] = SET; writing[i] = v; spot[i] = where; whole[2 * i + where] = false }
-
-inline end_set(i) {         /* the entry is whole, and then the index names it */
-    printf("replica %d applies SET %d\n", i, writing[i]);
-    header[2 * i + spot[i]] = writing[i]; whole[2 * i + spot[i]] = true;
-    place[i] = spot[i]; spot[i] = 0;
-    store(i, writing[i]); acknowledge(i, writing[i]);
-    writing[i] = 0
-}
-
-#define FREE(i, where) (stored[i] == 0 || place[i] != where)
-#define RECEIVE(i, v) \
-    :: d_step { TAKES(i, v, SET) && FREE(i, 0); begin_set(i, v, 0) } \
-    :: d_step { TAKES(i, v, SET) && FREE(i, 1); begin_set(i, v, 1) } \
-    :: d_step { TAKES(i, v, ERASE); apply_erase(i, v) }
-
-#else
 
 inline apply_set(i, v) {
     printf("replica %d applies SET %d\n", i, v);
-    kind[v] = SET; store(i, v); acknowledge(i, v)
+    mutation[v].kind = SET; store(i, v); acknowledge(i, v)
 }
 
 inline apply_cas(i, v) {
     printf("replica %d applies CAS %d, which expects 1\n", i, v);
-    kind[v] = CAS; store(i, v); acknowledge(i, v)
+    mutation[v].kind = CAS; store(i, v); acknowledge(i, v)
 }
 
 inline confirm(i, v) {
     printf("replica %d says that it has %d already\n", i, v);
+    HAPPENS(4, true);                                           /* a repair was faster than a message */
     acknowledge(i, v)
 }
 
-#define RECEIVE(i, v) \
-    :: d_step { TAKES(i, v, SET); apply_set(i, v) } \
-    :: d_step { TAKES(i, v, ERASE); apply_erase(i, v) } \
-    :: d_step { TAKES(i, v, CAS) && stored[i] == 1; apply_cas(i, v) } \
-    :: d_step { OPEN(i, v) && THERE(i, v) && !in(acks[v], i); confirm(i, v) }
+#ifdef MEMORY
+/* Writing an entry takes two steps. After the first its header is still the old one and its value is mixed. */
+inline begin_set(v, where) {
+    printf("replica 0 begins to write %d to slot %d\n", v, where);
+    mutation[v].kind = SET; writing = v; spot = where; whole[where] = false
+}
 
+inline end_set() {          /* the entry is whole; then the index names it */
+    header[spot] = writing; whole[spot] = true; place = spot; spot = 0;
+    apply_set(0, writing);
+    writing = 0
+}
+
+inline reuse(where) {
+    printf("replica 0 puts another key to slot %d\n", where);
+    header[where] = OTHER; whole[where] = true
+}
+
+#ifdef IN_PLACE             /* the sum and the version forgive even that the old entry is written over while the index names it */
+#define FREE(where) true
+#else
+#define FREE(where) (replica[0].stored == 0 || place != where)
 #endif
+#define RECEIVE_SET(i, v) \
+    :: d_step { i == 0 && TAKES(0, v, SET) && FREE(0); begin_set(v, 0) } \
+    :: d_step { i == 0 && TAKES(0, v, SET) && FREE(1); begin_set(v, 1) } \
+    :: d_step { i != 0 && TAKES(i, v, SET); apply_set(i, v) }
+#else
+#define RECEIVE_SET(i, v) \
+    :: d_step { TAKES(i, v, SET); apply_set(i, v) }
+#endif
+
+#define RECEIVE(i, v) \
+    RECEIVE_SET(i, v) \
+    :: d_step { TAKES(i, v, ERASE); apply_erase(i, v) } \
+    :: d_step { TAKES(i, v, CAS) && replica[i].stored == 1; apply_cas(i, v) } \
+    :: d_step { OPEN(i, v) && THERE(i, v) && !in(mutation[v].acks, i); confirm(i, v) }
 
 inline drop(i) {            /* eviction, or a tombstone leaves its cache */
     if
-    :: stored[i] != 0 ->
-        printf("replica %d evicts %d\n", i, stored[i]);
+    :: replica[i].stored != 0 ->
+        printf("replica %d evicts %d\n", i, replica[i].stored);
 #ifndef BROKEN_EVICTION_LEAVES_NO_SUMMARY
-        summary[i] = top(summary[i], stored[i]);
+        replica[i].summary = top(replica[i].summary, replica[i].stored);
 #endif
-        stored[i] = 0
+        replica[i].stored = 0
     :: else ->
-        printf("replica %d drops tombstone %d\n", i, tomb[i]);
+        printf("replica %d drops tombstone %d\n", i, replica[i].tomb);
 #ifndef BROKEN_TOMBSTONE_LEAVES_NO_SUMMARY
-        summary[i] = top(summary[i], tomb[i]);
+        replica[i].summary = top(replica[i].summary, replica[i].tomb);
 #endif
-        tomb[i] = 0
+        replica[i].tomb = 0
     fi
 }
 
-inline rest(i) { stage[i] = 0; asked[i] = 0; version_seen[i] = 0; tomb_seen[i] = 0; summary_seen[i] = 0 }
+inline rest(i) { replica[i].stage = 0; replica[i].asked = 0; replica[i].version_seen = 0; replica[i].tomb_seen = 0; replica[i].summary_seen = 0 }
 
 inline crash(i) {
     printf("replica %d fails\n", i);
     crashes++;
-    down[i] = true; tomb[i] = 0; summary[i] = 0; start[i] = 0; fence[i] = 0;
+    replica[i].down = true; replica[i].tomb = 0; replica[i].summary = 0; replica[i].start = 0; replica[i].fence = 0;
     rest(i);
 #ifdef MEMORY
-    writing[i] = 0;
+    writing = 0; spot = 0;
 #endif
 #ifdef INSTANCES
     low = 1;
     do
     :: low <= VERSIONS ->
         if
-        :: acks[low] & EVERY -> predecessors[low] = predecessors[low] | (1 << (i))
+        :: mutation[low].acks & EVERY -> predecessors[low] = predecessors[low] | (1 << (i))
         :: else -> skip
         fi;
         low++
@@ -416,11 +446,11 @@ inline crash(i) {
 inline restart(i) {
     printf("replica %d is back, empty\n", i);
 #ifdef BROKEN_NOT_REVOKED
-    relic[i] = stored[i];
+    relic[i] = replica[i].stored;
 #endif
-    down[i] = false; stored[i] = 0;
+    replica[i].down = false; replica[i].stored = 0;
 #ifndef BROKEN_NO_START
-    start[i] = highest;
+    replica[i].start = highest;
 #endif
     note(i, 0);
 #ifdef REPAIR_BEFORE_NEXT_CRASH
@@ -431,9 +461,9 @@ inline restart(i) {
 /* ---- repair ---- */
 
 #ifdef BROKEN_START_NOT_LISTED
-#define LISTED_SUMMARY(j) summary[j]
+#define LISTED_SUMMARY(j) replica[j].summary
 #else
-#define LISTED_SUMMARY(j) top(summary[j], start[j])
+#define LISTED_SUMMARY(j) top(replica[j].summary, replica[j].start)
 #endif
 #ifdef BROKEN_REPAIR_IGNORES_SUMMARY
 #define PERMITS(v, there, tombstone, dropped) ((there) != 0 || (v) > (tombstone))
@@ -443,7 +473,7 @@ inline restart(i) {
 #ifdef BROKEN_CAS_SPREADS
 #define SURE(v, one, two) true
 #else
-#define SURE(v, one, two) (kind[v] != CAS || (one) == (two))
+#define SURE(v, one, two) (mutation[v].kind != CAS || (one) == (two))
 #endif
 
 /* Before a replica is listed it is told the lister's start. From then on it lets in no mutation that the lister's predecessor may
@@ -451,12 +481,12 @@ inline restart(i) {
 #ifdef BROKEN_NO_FENCE
 #define FENCED(i, j) true
 #else
-#define FENCED(i, j) (start[i] <= GATE(j))
+#define FENCED(i, j) (replica[i].start <= GATE(j))
 #endif
 
 inline raise_fence(i, j) {
-    printf("replica %d tells %d that it began at %d\n", i, j, start[i]);
-    fence[j] = start[i];
+    printf("replica %d tells %d that it began at %d\n", i, j, replica[i].start);
+    replica[j].fence = replica[i].start;
 #ifndef BROKEN_FENCE_KEEPS_LISTS
     rest(j)
 #endif
@@ -464,71 +494,77 @@ inline raise_fence(i, j) {
 
 inline finish(i) {          /* by ordinary versioned mutations, but START does not count */
     if
-    :: version_seen[i] > FLOOR(i) ->
-        printf("replica %d installs %d\n", i, version_seen[i]);
-        store(i, version_seen[i])
+    :: replica[i].version_seen > FLOOR(i) ->
+        printf("replica %d installs %d\n", i, replica[i].version_seen);
+        HAPPENS(2, replica[i].version_seen == 2 && mutation[2].kind == CAS);         /* a CAS is repaired */
+        low = replica[i].version_seen;
+        store(i, low)
     :: else ->
         if
-        :: stored[i] != 0 && tomb_seen[i] > stored[i] ->
-            printf("replica %d erases at %d\n", i, tomb_seen[i]);
-            erase(i, tomb_seen[i])
+        :: replica[i].stored != 0 && replica[i].tomb_seen > replica[i].stored ->
+            printf("replica %d erases at %d\n", i, replica[i].tomb_seen);
+            HAPPENS(3, true);                                   /* a repair erases */
+            low = replica[i].tomb_seen;
+            erase(i, low)
         :: else -> skip
         fi
     fi;
 #ifdef REPAIR_BEFORE_NEXT_CRASH
     mending[i] = false;
 #endif
+    low = 0;
     rest(i)
 }
 
-#define CAN_ASK(i, j) (in(PULLERS, i) && !down[i] && !down[j])
-#define REST(i) (3 - i - asked[i])
+#define CAN_ASK(i, j) (in(PULLERS, i) && !replica[i].down && !replica[j].down)
+#define REST(i) (3 - i - replica[i].asked)
 
 inline first_list(i, j) {
-    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, stored[j], tomb[j], LISTED_SUMMARY(j));
-    stage[i] = 1; asked[i] = j;
-    version_seen[i] = stored[j]; tomb_seen[i] = tomb[j];
-    summary_seen[i] = ((stored[j] != 0) -> 0 : LISTED_SUMMARY(j));
+    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
+    replica[i].stage = 1; replica[i].asked = j;
+    replica[i].version_seen = replica[j].stored; replica[i].tomb_seen = replica[j].tomb;
+    replica[i].summary_seen = ((replica[j].stored != 0) -> 0 : LISTED_SUMMARY(j));
 #ifdef BROKEN_REPAIR_FROM_ONE
-    stage[i] = 2; asked[i] = 0; summary_seen[i] = 0;
+    replica[i].stage = 2; replica[i].asked = 0; replica[i].summary_seen = 0;
 #endif
 }
 
 inline second_list(i, j) {
-    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, stored[j], tomb[j], LISTED_SUMMARY(j));
-    low = top(version_seen[i], stored[j]);
+    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
+    low = top(replica[i].version_seen, replica[j].stored);
     if
     :: low == 0 ->          /* neither stores it: the newest tombstone counts */
-        tomb_seen[i] = top(tomb_seen[i], tomb[j])
+        replica[i].tomb_seen = top(replica[i].tomb_seen, replica[j].tomb)
     :: else ->
         if
-        :: !PERMITS(low, version_seen[i], tomb_seen[i], summary_seen[i]) -> low = 0
-        :: !PERMITS(low, stored[j], tomb[j], LISTED_SUMMARY(j)) -> low = 0
-        :: !SURE(low, version_seen[i], stored[j]) -> low = 0
+        :: !PERMITS(low, replica[i].version_seen, replica[i].tomb_seen, replica[i].summary_seen) -> low = 0
+        :: !PERMITS(low, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j)) -> low = 0
+        :: !SURE(low, replica[i].version_seen, replica[j].stored) -> low = 0
         :: else -> skip
         fi;
-        tomb_seen[i] = 0
+        replica[i].tomb_seen = 0
     fi;
-    version_seen[i] = low; low = 0;
-    stage[i] = 2; asked[i] = 0; summary_seen[i] = 0;
+    replica[i].version_seen = low; low = 0;
+    replica[i].stage = 2; replica[i].asked = 0; replica[i].summary_seen = 0;
     if
-    :: version_seen[i] <= FLOOR(i) && tomb_seen[i] <= FLOOR(i) -> finish(i)    /* floors only rise: it will change nothing */
+    :: replica[i].version_seen <= FLOOR(i) && replica[i].tomb_seen <= FLOOR(i) -> finish(i)    /* floors only rise: it will change nothing */
     :: else -> skip
     fi
 }
 
 #ifdef PUSH_REPAIR
-/* The paper's: the key is missing at, or differs from, one replica, and the other two agree. Set it there at a new version, and
+/* The paper's: one replica lacks the key or has an older version, and the other two agree. Set it there at a new version, and
    raise the version of the other two. The steps are messages like any others. PUSH_CAREFULLY raises only what was copied. */
-#define DIRTY(i) (stored[LEFT(i)] != 0 && stored[LEFT(i)] == stored[RIGHT(i)] && stored[i] != stored[LEFT(i)])
+#define PAIR(i) ((replica[LEFT(i)].stored == replica[RIGHT(i)].stored) -> replica[LEFT(i)].stored : 0)
+#define DIRTY(i) (PAIR(i) > replica[i].stored && PAIR(i) > replica[i].tomb && PAIR(i) != MADE_UP)
 #ifdef PUSH_CAREFULLY
-#define RAISABLE(i) (stored[i] == copied)
+#define RAISABLE(i) (replica[i].stored == copied)
 #else
-#define RAISABLE(i) (stored[i] != 0 && stored[i] < MADE_UP)
+#define RAISABLE(i) (replica[i].stored != 0 && replica[i].stored < MADE_UP)
 #endif
 #define PUSH(i) \
-    :: d_step { copied == 0 && DIRTY(i) && stored[LEFT(i)] != MADE_UP; \
-        copied = stored[LEFT(i)]; todo = 7; patient = i; \
+    :: d_step { copied == 0 && DIRTY(i); \
+        copied = PAIR(i); todo = 7; patient = i; \
         printf("a repairer decides to copy %d to replica %d, at version %d\n", copied, i, MADE_UP) } \
     :: d_step { in(todo, i) && patient == i; \
         todo = todo & ~(1 << (i)); \
@@ -540,55 +576,53 @@ inline second_list(i, j) {
         todo = todo & ~(1 << (i)); \
         if \
         :: RAISABLE(i) -> \
-            printf("replica %d calls its value of version %d now %d\n", i, stored[i], MADE_UP); \
-            worth[i] = stored[i]; store(i, MADE_UP) \
+            printf("replica %d calls its value of version %d now %d\n", i, replica[i].stored, MADE_UP); \
+            worth[i] = replica[i].stored; store(i, MADE_UP) \
         :: else -> skip \
         fi }
-#define CLIENT_VERSIONS (VERSIONS - 1)
 #else
 #define PUSH(i)
-#define CLIENT_VERSIONS VERSIONS
 #endif
 
 proctype Replica(byte i) {
 end:
     do
     RECEIVE(i, 1)
-#if VERSIONS > 2 || (VERSIONS == 2 && !defined PUSH_REPAIR)
+#if CLIENT_VERSIONS >= 2
     RECEIVE(i, 2)
 #endif
-#if VERSIONS > 3 || (VERSIONS == 3 && !defined PUSH_REPAIR)
+#if CLIENT_VERSIONS >= 3
     RECEIVE(i, 3)
 #endif
-#if VERSIONS > 4 || (VERSIONS == 4 && !defined PUSH_REPAIR)
+#if CLIENT_VERSIONS >= 4
     RECEIVE(i, 4)
 #endif
-#if VERSIONS == 5
+#if CLIENT_VERSIONS >= 5
     RECEIVE(i, 5)
 #endif
 #ifdef MEMORY
-    :: d_step { BUSY(i); end_set(i) }
-    :: d_step { !BUSY(i) && FREE(i, 0); header[2 * i] = OTHER; whole[2 * i] = true }
-    :: d_step { !BUSY(i) && FREE(i, 1); header[2 * i + 1] = OTHER; whole[2 * i + 1] = true }
+    :: d_step { BUSY(i); end_set() }
+    :: d_step { i == 0 && !BUSY(i) && FREE(0); reuse(0) }
+    :: d_step { i == 0 && !BUSY(i) && FREE(1); reuse(1) }
 #endif
 #if DROPPERS
-    :: d_step { in(DROPPERS, i) && !down[i] && !BUSY(i) && (stored[i] != 0 || tomb[i] != 0); drop(i) }
+    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && (replica[i].stored != 0 || replica[i].tomb != 0); drop(i) }
 #endif
 #ifdef OTHER_KEYS           /* a key that is not modelled is dropped */
-    :: d_step { in(DROPPERS, i) && !down[i] && summary[i] < highest; summary[i]++ }
+    :: d_step { in(DROPPERS, i) && !replica[i].down && replica[i].summary < highest; replica[i].summary++ }
 #endif
 #if CRASHES
-    :: d_step { crashes < CRASHES && in(FRAGILE, i) && !down[i] && STEADY; crash(i) }
-    :: d_step { down[i]; restart(i) }
+    :: d_step { crashes < CRASHES && in(FRAGILE, i) && !replica[i].down && STEADY; crash(i) }
+    :: d_step { replica[i].down; restart(i) }
 #endif
 #if PULLERS
     :: d_step { CAN_ASK(i, LEFT(i)) && !FENCED(i, LEFT(i)); raise_fence(i, LEFT(i)) }
     :: d_step { CAN_ASK(i, RIGHT(i)) && !FENCED(i, RIGHT(i)); raise_fence(i, RIGHT(i)) }
-    :: d_step { stage[i] == 0 && CAN_ASK(i, LEFT(i)) && FENCED(i, LEFT(i)); first_list(i, LEFT(i)) }
-    :: d_step { stage[i] == 0 && CAN_ASK(i, RIGHT(i)) && FENCED(i, RIGHT(i)); first_list(i, RIGHT(i)) }
-    :: d_step { stage[i] == 1 && CAN_ASK(i, REST(i)) && FENCED(i, REST(i)); second_list(i, REST(i)) }
-    :: d_step { stage[i] == 1; rest(i) }
-    :: d_step { stage[i] == 2; finish(i) }
+    :: d_step { replica[i].stage == 0 && CAN_ASK(i, LEFT(i)) && FENCED(i, LEFT(i)); first_list(i, LEFT(i)) }
+    :: d_step { replica[i].stage == 0 && CAN_ASK(i, RIGHT(i)) && FENCED(i, RIGHT(i)); first_list(i, RIGHT(i)) }
+    :: d_step { replica[i].stage == 1 && CAN_ASK(i, REST(i)) && FENCED(i, REST(i)); second_list(i, REST(i)) }
+    :: d_step { replica[i].stage == 1; rest(i) }
+    :: d_step { replica[i].stage == 2; finish(i) }
 #endif
     PUSH(i)
     od
@@ -597,8 +631,8 @@ end:
 init {
     atomic {
 #ifdef STOCKED              /* version 1 is everywhere */
-        stored[0] = 1; stored[1] = 1; stored[2] = 1;
-        kind[1] = SET; acks[1] = EVERY; done = 1; highest = 1;
+        replica[0].stored = 1; replica[1].stored = 1; replica[2].stored = 1;
+        mutation[1].kind = SET; mutation[1].acks = EVERY; done = 1; highest = 1;
 #endif
         run Replica(0); run Replica(1); run Replica(2);
         run Get()

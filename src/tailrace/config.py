@@ -237,6 +237,9 @@ def decode(kind: type[T], table: Mapping[str, Any], path: str = "", base: T | No
     values = {} if base is None else {name: getattr(base, name) for name in hints}
     for name, value in table.items():
         values[name] = _convert(hints[name], value, _join(path, name), values.get(name))
+    for item in dataclasses.fields(kind):
+        if item.name not in values and item.default is item.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{_join(path, item.name)}: missing; it has no default")
     try:
         return kind(**values)
     except ConfigError as wrong:

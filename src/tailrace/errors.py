@@ -70,7 +70,9 @@ class CacheExists(TailraceError):
 
 
 class CacheRefused(TailraceError):
-    """A quorum of the backends did not take it; nothing was changed."""
+    """A quorum of the backends did not take it; nothing was changed. `keys`: of many, those it is about."""
+
+    keys: tuple[bytes, ...] = ()
 
 
 class CacheFull(CacheRefused):
@@ -97,6 +99,7 @@ class CacheUnconfirmed(TailraceError):
     """Fewer backends than a quorum are known to have taken it. It may show later; read before you retry."""
 
     took_effect = None
+    keys: tuple[bytes, ...] = ()
 
 
 class FileProblem(TailraceError):

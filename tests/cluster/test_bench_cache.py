@@ -13,6 +13,7 @@ import pytest
 PEERS = {"memcached": "memcached", "redis-server": "redis"}
 INSTALLED = [program for program in PEERS if shutil.which(program)]
 CASES = [f"get_{size}_b{batch}" for size in ("4k", "100b") for batch in (64, 16, 1)] + ["set_4k_b64", "set_100b_b64"]
+OURS = ["shm", "tcp", "shm_r32", "tcp_r32"]
 
 needs_all = pytest.mark.skipif(len(INSTALLED) < 2, reason="memcached and redis-server are to be installed (apt)")
 
@@ -49,17 +50,25 @@ def test_every_case_has_figures_of_both_peers_and_ours() -> None:
                 low, high = spread[f"{case}_{peer}_{measure}"]
                 assert 0 < low <= summary[f"{case}_{peer}_{measure}"] <= high
             assert summary[f"{case}_{peer}_p50_us"] <= summary[f"{case}_{peer}_p99_us"]
+        for ours in OURS:
+            for measure in ("ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "vs_best_peer", "vs_best_peer_tcp"):
+                assert summary[f"{case}_{ours}_{measure}"] > 0
     for case in CASES[:6]:
-        for figure in ("shm_ops_per_s", "shm_p99_us", "shm_vs_best_peer", "shm_of_memcpy", "memcpy_vs_best_peer"):
-            assert summary[f"{case}_{figure}"] > 0
+        assert summary[f"{case}_memcpy_vs_best_peer"] > 0
+        assert all(summary[f"{case}_{ours}_of_memcpy"] > 0 for ours in OURS)
         for run_ in result["runs"]:
             best = max(run_[f"{case}_{peer}_ops_per_s"] for peer in PEERS.values())
             ratio = run_[f"{case}_shm_ops_per_s"] / best
             assert run_[f"{case}_shm_vs_best_peer"] == pytest.approx(ratio, rel=1e-2)
-    for figure in ("shm_get_vs_best_peer", "shm_get_of_memcpy", "memcpy_vs_best_peer", "shm_get_vs_best_peer_by_cpu"):
+    for figure in ("shm_get_vs_best_peer", "shm_get_of_memcpy", "tcp_get_vs_best_peer", "set_vs_best_peer"):
         assert summary[figure] > 0
     assert summary["shm_server_cpu_us_per_op"] >= 0
     assert result["missing"] == []
+    # What is called shared memory was read there, and what is called TCP came through engines.
+    assert set(result["ours"]) == set(OURS)
+    for ours, counts in result["ours"].items():
+        assert counts["hits"] > 0
+        assert (counts["scan_reads"] > 0) == ours.startswith("tcp")
 
 
 @needs_all

@@ -113,6 +113,8 @@ DOORS = {
     "tailrace.streams": "Batch Catalog Checked Checkpoints Collected Consumer Finding Producer ShardLog ShardStatus "
     "ShardTail Start arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
+    "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
+    "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",
     "tailrace.model": "MessageFile check_name",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
 }
@@ -125,10 +127,11 @@ def test_the_doors_are_pinned(module: str) -> None:
 
 
 def test_importing_tailrace_is_light() -> None:
-    """Command line and Arrow are loaded when they are used: a process that only sends bytes does not wait for them."""
+    """Command line, Arrow and gRPC are loaded when they are used: who only sends bytes does not wait for them."""
     import subprocess
     import sys
 
-    script = "import sys, tailrace; print({'pyarrow', 'typer', 'rich'} & set(sys.modules))"
+    heavy = {"pyarrow", "typer", "rich", "grpc", "google"}
+    script = f"import sys, tailrace, tailrace.wire; print({heavy} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert loaded == "set()\n"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from conftest import wait_until
-from wire.example import CONFIG_ID, INSTANCE, RECORDS, SHARED, SUMMARY, ExampleBackend
 
+from conftest import wait_until
 from tailrace.errors import (
     Busy,
     Closed,
@@ -24,6 +23,7 @@ from tailrace.errors import (
 from tailrace.wire import Answer, BackendPeer, Engine, Server, Shared, serve
 from tailrace.wire.generated import backend_pb2 as pb
 from tailrace.wire.methods import MUTATE
+from wire.example import CONFIG_ID, INSTANCE, RECORDS, SHARED, SUMMARY, ExampleBackend
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from .whole import Healer
 _TICK_S = 0.25  # how often it says that it is alive, and collects
 _COLLECT_KEYS = 4096  # looked at in one tick
 _TICKET_S = 10.0
+_REQUEST_BYTES = 1 << 20  # of a frame of mutations that an engine takes
 _PART_BYTES = 512 << 10  # of an answer that comes in parts; a multiple of a record's 32 bytes
 _VERSION = Struct("<QII")
 
@@ -68,26 +69,29 @@ class Backend:
             max(config.memory_bytes, SLAB_BYTES),
             max(config.memory_bytes, SLAB_BYTES),
             max(1, config.keys_expected // 4),
-            config.policy,
+            config.policy,  # type: ignore[arg-type]  # checked by the configuration
             standing.record.config_id,
             chaining=config.chaining,
             tombstones=config.tombstones,
         )
-        self._engine: Engine | None = None
+        self._engines: list[Engine] = []
         self._tenure: Tenure | None = None
         self._keeper: threading.Thread | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
         try:
-            if engine_host is not None:
-                self._engine = Engine(folder, engine_host, engine_port)
+            mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
+            listening = [(f"unix:{folder}/engine", 0)] + ([] if engine_host is None else [(engine_host, engine_port)])
+            for where, port in listening:
+                self._engines.append(Engine(folder, where, port, request_bytes_max=_REQUEST_BYTES, mutator=mutator))
             self._record = BackendRecord(
                 instance=self._cell.instance_id,
                 config_id=standing.record.config_id,
                 host=host,
                 folder=folder,
                 rpc=(),
-                engine="" if self._engine is None else "{}:{}".format(*self._engine.address),
+                door=self._engines[0].address[0],
+                engine="" if engine_host is None else "{}:{}".format(*self._engines[1].address),
                 pid=os.getpid(),
             )
         except BaseException:
@@ -142,10 +146,11 @@ class Backend:
 
     def attach(self, client: str, wants_engine: bool) -> AttachReply:
         door = None
-        if wants_engine and self._engine is not None:
-            host, port = self._engine.address
+        if wants_engine:
+            host, port = self._engines[-1].address
             door = EngineDoor(host=host, port=port, ticket=secrets.token_bytes(TICKET_BYTES))
-            self._engine.admit(door.ticket, _TICKET_S)
+            for engine in self._engines:
+                engine.admit(door.ticket, _TICKET_S)
         return AttachReply(
             instance=self.instance,
             config_id=self._config_id,
@@ -188,7 +193,7 @@ class Backend:
     def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
         """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer."""
         whole = self.whole
-        records = self._cell.list(shared.home, shared.backends, shared.partitions)
+        records = self._cell.known(shared.home, shared.backends, shared.partitions)
         tombstones = b"".join(key + _packed(version) for key, version in self._cell.tombstones())
         summary = self._cell.summary_version
         for at in range(0, max(len(records), len(tombstones), 1), _PART_BYTES):
@@ -213,8 +218,9 @@ class Backend:
         found = self._cell.stats() | {"whole": int(self.whole), "pid": os.getpid()}
         if self._healer is not None:
             found |= self._healer.stats()
-        if self._engine is not None:
-            found |= {f"engine_{name}": count for name, count in self._engine.stats().items()}
+        for engine in self._engines:
+            for name, count in engine.stats().items():
+                found[f"engine_{name}"] = found.get(f"engine_{name}", 0) + count
         return StatsReply(instance=self.instance, config_id=self._config_id, counters=found)
 
     # ---- how it stays
@@ -269,8 +275,8 @@ class Backend:
         if self._tenure is not None:
             with suppress(TailraceError):  # it runs out by itself
                 self._tenure.leave()
-        if self._engine is not None:
-            self._engine.close()
+        for engine in self._engines:
+            engine.close()
         self._cell.close(remove=remove)
 
 

@@ -28,10 +28,10 @@ from ..errors import (
 from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, pack, replicas_of
 from .aio import AsyncCache
 from .lookup import Found, decide
-from .mutations import send
+from .mutations import Post
 from .tally import Tally, Verdict
 from .versions import NOTHING, HybridClock, Version
-from .ways import Ways
+from .ways import Reading, Ways
 
 _STALE_RETRIES = 8
 
@@ -41,6 +41,7 @@ class Cache:
 
     def __init__(self, ways: Ways, config: CacheClientConfig, clock: Clock, on_close: Callable[[], None]) -> None:
         self._ways, self._config, self._clock, self._on_close = ways, config, clock, on_close
+        self._post = Post(ways, clock, config.deadline_s)
         self._versions: HybridClock | None = None
         self._nominating = threading.Lock()
         self._closing = threading.Event()
@@ -106,7 +107,7 @@ class Cache:
                 return len(found.value)
         return size
 
-    def _take(self) -> Any:
+    def _take(self) -> Reading:
         if self._closing.is_set():
             raise Closed(f"the cache {self.name} was closed; open it again")
         return self._ways.take()
@@ -202,7 +203,7 @@ class Cache:
         kind: int,
         keys: list[bytes],
         values: list[bytes] | None,
-        expected: list[Version] | None,
+        expected: list[tuple[int, int, int]] | None,
         ttl_s: float | None,
         deadline_s: float | None,
     ) -> list[Version]:
@@ -237,7 +238,7 @@ class Cache:
             if chosen:
                 for i, version in zip(left, nominated, strict=True):
                     versions[i] = version
-            tallies, floor = send(self._ways, self._clock, frames, len(left), config.copies, config.quorum, deadline_at)
+            tallies, floor = self._post.send(frames, len(left), deadline_at)
             if tallies is None:
                 return versions
             self._observe(floor)
@@ -281,7 +282,7 @@ class Cache:
         many = f"{like[0]!r}" if len(like) == 1 else f"{like[0]!r} and {len(like) - 1} more keys"
         tried = f"{word} {many} in the cache {self.name}"
         alive = f"{len(self._ways.alive())} of {self.settings.backends} backends are there"
-        error: TailraceError
+        error: CacheRefused | CacheUnconfirmed
         match verdict:
             case Verdict.MISMATCH if self.settings.immutable and kind != KIND_ERASE:
                 error = KeyExists(
@@ -310,7 +311,7 @@ class Cache:
                     f"{tried}: fewer than {self.settings.quorum} of its {self.settings.copies} backends confirmed it "
                     f"({alive}); it may show later, so read before you try again"
                 )
-        error.keys = tuple(keys)  # type: ignore[attr-defined]
+        error.keys = tuple(keys)
         return error
 
     # ---- the rest
@@ -358,6 +359,7 @@ class Cache:
         if self._toucher is not None:
             self._toucher.join()
             self._send_touches()
+        self._post.close()
         self._ways.close()
         self._on_close()
 

@@ -1,55 +1,164 @@
-"""Carry frames of mutations to the backends that have copies, and count what came back."""
+"""Carry frames of mutations to the backends that have copies, and count what came back.
+
+To a backend in this process a frame is handed directly. To others it goes by their engine, which applies it without an
+interpreter; and by RPC where there is no engine, or it cannot be reached.
+"""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from ..env import Clock
-from ..errors import TailraceError
+from ..errors import DeadlineExceeded, TailraceError, WireRefused
 from ..native.cell import Outcome
+from ..native.client import Couriers, Delivery
 from ..wire import MutateReply
 from .peer import Pending
+from .registry import BackendRecord
 from .tally import Tally
 from .versions import NOTHING, Version
 from .ways import Ways
 
-_IN_FLIGHT = 8  # frames on their way at once; a frame is at most half a megabyte
-
-Frame = tuple[int, bytes, list[int]]  # the backend, the packed mutations, and the numbers of their keys
+_IN_FLIGHT = 8  # calls on their way at once; a frame is at most half a megabyte
+_RETRY_S = 0.5  # before an engine that could not be reached is tried again
 _OUTCOMES = tuple(Outcome)
 
+Frame = tuple[int, bytes, list[int]]  # the backend, the packed mutations, and the numbers of their keys
+Answer = MutateReply | TailraceError
 
-def send(
-    ways: Ways, clock: Clock, frames: Sequence[Frame], keys: int, copies: int, quorum: int, deadline_at_s: float
-) -> tuple[list[Tally] | None, Version]:
-    """A tally for each key, and the highest version that stood in the way. No tallies: everybody took everything."""
-    answers: list[MutateReply | TailraceError] = [TailraceError()] * len(frames)
-    flying: deque[tuple[int, Pending]] = deque()
-    for number, (backend, frame, _) in enumerate(frames):
-        if len(flying) == _IN_FLIGHT:
-            landed, pending = flying.popleft()
-            answers[landed] = _landed(pending)
-        left_s = max(deadline_at_s - clock.monotonic_s(), 0.001)
+
+@dataclass(slots=True)
+class _Out:
+    """Couriers, and to whom they are attached."""
+
+    native: Couriers
+    attached: dict[int, BackendRecord] = field(default_factory=dict)
+    retry_at_s: dict[int, float] = field(default_factory=dict)
+
+
+class Post:
+    """Safe to share between threads."""
+
+    def __init__(self, ways: Ways, clock: Clock, deadline_s: float) -> None:
+        self._ways, self._clock, self._deadline_s = ways, clock, deadline_s
+        self._idle: list[_Out] = []
+
+    def send(self, frames: Sequence[Frame], keys: int, deadline_at_s: float) -> tuple[list[Tally] | None, Version]:
+        """A tally for each key, and the highest version that stood in the way. No tallies: everybody took all."""
+        answers: list[Answer | None] = [None] * len(frames)
+        couriered: list[int] = []
+        called: list[int] = []
+        out = self._take()
         try:
-            pending = ways.peer(backend).mutate_async(
-                ways.instance(backend), ways.record.config_id, frame, deadline_s=left_s
-            )
-            flying.append((number, pending))
-        except TailraceError as refused:
-            answers[number] = refused
-    for number, pending in flying:
-        answers[number] = _landed(pending)
-    return _count(frames, answers, keys, copies, quorum)
+            for number, (backend, frame, _) in enumerate(frames):
+                local = self._ways.local(backend)
+                if local is not None:
+                    answers[number] = _tried(partial(local.mutate, local.instance, 0, memoryview(frame)))
+                elif self._courier(out, backend):
+                    couriered.append(number)
+                else:
+                    called.append(number)
+            if couriered:
+                called += self._deliver(out, frames, couriered, answers, deadline_at_s)
+        finally:
+            self._idle.append(out)
+        if called:
+            self._call(frames, called, answers, deadline_at_s)
+        config = self._ways.record.config
+        return _count(frames, answers, keys, config.copies, config.quorum)
+
+    # ---- by engine
+
+    def _take(self) -> _Out:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Out(Couriers(self._ways.record.config.backends))
+
+    def _courier(self, out: _Out, number: int) -> bool:
+        """Whether a frame for this backend can go by its engine."""
+        record = self._ways.backend(number)
+        if record is not None and out.attached.get(number) == record and out.native.attached(number):
+            return True
+        now_s = self._clock.monotonic_s()
+        if record is None or now_s < out.retry_at_s.get(number, 0.0):
+            return False
+        out.attached.pop(number, None)
+        try:
+            door = self._ways.door(number)
+            if door is None:
+                return False
+            out.native.attach(number, door.host, door.port, door.ticket, record.instance, self._deadline_s)
+        except (OSError, ValueError, TailraceError):
+            out.retry_at_s[number] = now_s + _RETRY_S
+            return False
+        out.attached[number] = record
+        return True
+
+    def _deliver(
+        self,
+        out: _Out,
+        frames: Sequence[Frame],
+        numbers: list[int],
+        answers: list[Answer | None],
+        deadline_at_s: float,
+    ) -> list[int]:
+        """Those that surely did not get there are left for other ways."""
+        left: list[int] = []
+        told = out.native.deliver([frames[number] for number in numbers], deadline_at_s - self._clock.monotonic_s())
+        for number, (delivery, outcomes, floor) in zip(numbers, told, strict=True):
+            backend = frames[number][0]
+            where = f"mutations for backend {backend} of the cache {self._ways.name}"
+            match delivery:
+                case Delivery.TAKEN:
+                    answers[number] = MutateReply(instance=0, config_id=0, outcomes=outcomes, floor=floor)
+                case Delivery.WRONG:
+                    answers[number] = WireRefused(f"{where}: {outcomes.decode(errors='replace')}; nothing was changed")
+                case Delivery.UNKNOWN:
+                    answers[number] = DeadlineExceeded(
+                        f"{where}: its engine did not answer in time, or the connection broke; it may have taken them"
+                    )
+                case _:
+                    out.native.detach(backend)
+                    left.append(number)
+        return left
+
+    # ---- by RPC
+
+    def _call(
+        self, frames: Sequence[Frame], numbers: list[int], answers: list[Answer | None], deadline_at_s: float
+    ) -> None:
+        flying: deque[tuple[int, Pending]] = deque()
+        for number in numbers:
+            if len(flying) == _IN_FLIGHT:
+                landed, pending = flying.popleft()
+                answers[landed] = _tried(pending.result)
+            backend, frame, _ = frames[number]
+            left_s = max(deadline_at_s - self._clock.monotonic_s(), 0.001)
+            try:
+                pending = self._ways.peer(backend).mutate_async(
+                    self._ways.instance(backend), self._ways.record.config_id, frame, deadline_s=left_s
+                )
+                flying.append((number, pending))
+            except TailraceError as refused:
+                answers[number] = refused
+        for number, pending in flying:
+            answers[number] = _tried(pending.result)
+
+    def close(self) -> None:
+        self._idle.clear()
 
 
-def _landed(pending: Pending) -> MutateReply | TailraceError:
+def _tried(call: Callable[[], MutateReply]) -> Answer:
     try:
-        return pending.result()
+        return call()
     except TailraceError as failed:
         return failed
 
 
 def _count(
-    frames: Sequence[Frame], answers: Sequence[MutateReply | TailraceError], keys: int, copies: int, quorum: int
+    frames: Sequence[Frame], answers: Sequence[Answer | None], keys: int, copies: int, quorum: int
 ) -> tuple[list[Tally] | None, Version]:
     if all(
         isinstance(answer, MutateReply)
@@ -67,7 +176,7 @@ def _count(
                 tallies[number].count(_OUTCOMES[outcome])
         else:
             # No outcomes at all: the backend is another instance than was meant, and did nothing.
-            untouched = isinstance(answer, MutateReply) or answer.took_effect is False
+            untouched = answer is None or isinstance(answer, MutateReply) or answer.took_effect is False
             for number in numbers:
                 if untouched:
                     tallies[number].silent += 1

@@ -18,13 +18,15 @@ class CacheRecord:
 
 @dataclass(frozen=True, slots=True)
 class BackendRecord:
-    """Where a backend serves. `host` is equal for processes that share memory; `engine` is "" when it has none."""
+    """Where a backend serves. `host` is equal for processes that share memory. `door`: its engine on this host;
+    `engine`: for other hosts, "" when it has none."""
 
     instance: int
     config_id: int
     host: str
     folder: str
     rpc: tuple[str, ...]
+    door: str = ""
     engine: str = ""
     pid: int = 0
 

@@ -14,6 +14,7 @@ from ..config import CacheClientConfig
 from ..env import Clock
 from ..errors import CacheMissing, TailraceError, Unreachable
 from ..native.client import CellClient
+from ..wire import Engine as EngineDoor
 from .backend import Backend
 from .peer import LocalPeer, Peer
 from .registry import BackendRecord, CacheRecord, Registry, Standing
@@ -126,7 +127,7 @@ class Ways:
             if native.instance_of(number) != backend.instance:
                 raise ValueError(f"{backend.folder} has another instance than the registry tells")
         elif transport != "rpc" and backend.engine:
-            door = self.peer(number).attach(self._name, True, deadline_s=self._config.deadline_s).engine
+            door = self.door(number)
             if door is None:
                 raise ValueError(f"backend {number} has no engine any more")
             native.attach_link(number, door.host, door.port, door.ticket, config_id, self._config.deadline_s)
@@ -145,16 +146,44 @@ class Ways:
         """Unreachable: there is no such backend now."""
         backend = self._standing.backends.get(number)
         if backend is None:
-            raise Unreachable(f"backend {number} of the cache {self.name} is not there; nothing was sent")
+            raise self._absent(number)
         return backend.instance
+
+    def backend(self, number: int) -> BackendRecord | None:
+        """Where it is, if it is there."""
+        return self._standing.backends.get(number)
+
+    def local(self, number: int) -> Backend | None:
+        """The backend itself, if it lives in this process."""
+        local, entered = self._local.get(number), self._standing.backends.get(number)
+        return local if local is not None and entered is not None and local.instance == entered.instance else None
+
+    def door(self, number: int) -> EngineDoor | None:
+        """The engine to use for this backend, with a ticket for one connection; None: there is none, or none is
+        wanted."""
+        backend = self._standing.backends.get(number)
+        if backend is None or self._config.transport == "rpc":
+            return None
+        near = self._config.transport != "engine" and backend.host == self._host
+        if not (backend.door if near else backend.engine):
+            return None
+        told = self.peer(number).attach(self._name, True, deadline_s=self._config.deadline_s).engine
+        if told is None:
+            return None
+        return EngineDoor(host=backend.door, port=0, ticket=told.ticket) if near else told
+
+    def _absent(self, number: int) -> Unreachable:
+        problem = Unreachable(f"backend {number} of the cache {self.name} is not there; nothing was sent")
+        problem.took_effect = False
+        return problem
 
     def peer(self, number: int) -> Peer:
         """Whom to ask by RPC, or directly when it lives in this process. Unreachable: nobody is there."""
         backend = self._standing.backends.get(number)
         if backend is None:
-            raise Unreachable(f"backend {number} of the cache {self.name} is not there; nothing was sent")
-        local = self._local.get(number)
-        if local is not None and local.instance == backend.instance:
+            raise self._absent(number)
+        local = self.local(number)
+        if local is not None:
             return LocalPeer(local)
         with self._changing:
             known = self._peers.get(number)

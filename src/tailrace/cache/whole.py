@@ -1,8 +1,8 @@
 """Compare one backend with its cohort, and take from it what is missing. What to take is decided in repair.py.
 
-A backend that starts in place of an earlier one is not *whole* until it has heard everyone it shares keys with. Until then its word does
-not count for others: what it does not have, it may have lost. If several replicas of a key lost everything at once,
-what the remaining one has may be old, and is not taken: it stays a miss until it is set again.
+A backend that starts in place of an earlier one is not *whole* until it has heard everyone it shares keys with. Until
+then its word does not count for others: what it does not have, it may have lost. If several replicas of a key lost
+everything at once, what the remaining one has may be old, and is not taken: it stays a miss until it is set again.
 """
 
 import struct

@@ -9,6 +9,8 @@ once.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
@@ -91,8 +93,18 @@ cdef extern from "cell_store.h":
 
 cdef extern from "cell_mutation.h" nogil:
     long long tr_frame_check(tr_slice frame, char *why)
+    ctypedef int (*tr_apply)(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count,
+                             tr_version *floor, char *why) noexcept
+    ctypedef struct tr_mutator:
+        tr_apply apply
+        void *taker
 
 cdef extern from "cell_apply.h" nogil:
+    ctypedef struct tr_gate:
+        tr_cell *cell
+        uint64_t clock_error_us
+    int tr_gate_apply(void *gate, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
+                      char *why) noexcept
     void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
                         tr_version *floor)
 
@@ -255,6 +267,17 @@ cdef class Cell:
     def instance_id(self):
         return tr_cell_instance(self.cell)
 
+    def mutator(self, uint64_t clock_error_us):
+        """For an engine in this process, which applies frames of mutations without the interpreter."""
+        cdef _Gate gate = _Gate()
+        gate.cell = self
+        gate.gate.cell, gate.gate.clock_error_us = self.cell, clock_error_us
+        gate.mutator.apply, gate.mutator.taker = tr_gate_apply, &gate.gate
+        capsule = PyCapsule_New(&gate.mutator, "tailrace.mutator", _release_gate)
+        PyCapsule_SetContext(capsule, <void *> gate)
+        Py_INCREF(gate)
+        return capsule
+
     def apply(self, frame, uint32_t now_s, uint64_t clock_max):
         """Apply a frame of mutations, docs/formats/mutations.md: (an Outcome's byte for each, the highest version that
         stood in the way). ValueError: the frame is wrong somewhere, and nothing was applied."""
@@ -295,7 +318,7 @@ cdef class Cell:
         self._finish(error)
         return PyBytes_FromStringAndSize(<const char *> digests, sizeof(digests))
 
-    def list(self, uint32_t home, uint32_t backends, uint64_t partitions):
+    def known(self, uint32_t home, uint32_t backends, uint64_t partitions):
         """Hash and version, 32 bytes, of each stored key of this home in those partitions (a bit each)."""
         cdef tr_buffer found
         cdef int error
@@ -542,6 +565,17 @@ cdef class Cell:
             "evicted_capacity": stats.evicted_capacity, "evicted_associativity": stats.evicted_associativity,
             "expired": stats.expired, "tombstones": stats.tombstones, "touched": stats.touched,
         }
+
+
+cdef class _Gate:
+    """What a mutator needs while anyone may use it: its cell is not freed before."""
+    cdef Cell cell
+    cdef tr_gate gate
+    cdef tr_mutator mutator
+
+
+cdef void _release_gate(object capsule) noexcept:
+    Py_DECREF(<_Gate> PyCapsule_GetContext(capsule))
 
 
 cdef class _Probes:

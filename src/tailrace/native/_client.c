@@ -11,6 +11,7 @@
             "src/tailrace/native/cell_client.h",
             "src/tailrace/native/cell_cohort.h",
             "src/tailrace/native/cell_column.h",
+            "src/tailrace/native/cell_courier.h",
             "src/tailrace/native/cell_engine.h",
             "src/tailrace/native/cell_folder.h",
             "src/tailrace/native/cell_frame.h",
@@ -52,6 +53,7 @@
             "src/tailrace/native/cell_probe.c",
             "src/tailrace/native/cell_view.c",
             "src/tailrace/native/cell_client.c",
+            "src/tailrace/native/cell_courier.c",
             "src/tailrace/native/cell_link.c",
             "src/tailrace/native/cell_mutation.c"
         ]
@@ -1326,6 +1328,8 @@ static int __Pyx_init_tpflags_variables(void) {
 #include "cell_view.h"
 #include "cell_link.h"
 #include "cell_client.h"
+#include "cell_frame.h"
+#include "cell_courier.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif /* _OPENMP */
@@ -1735,8 +1739,9 @@ static const char* const __pyx_f[] = {
 
 /*--- Type declarations ---*/
 struct __pyx_obj_8tailrace_6native_7_client_CellClient;
+struct __pyx_obj_8tailrace_6native_7_client_Couriers;
 
-/* "tailrace/native/_client.pyx":123
+/* "tailrace/native/_client.pyx":162
  * KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
  * TICKET_BYTES = 32
  * cdef enum:             # <<<<<<<<<<<<<<
@@ -1747,7 +1752,7 @@ enum  {
   __pyx_e_8tailrace_6native_7_client__TOUCHES = 0x2000
 };
 
-/* "tailrace/native/_client.pyx":159
+/* "tailrace/native/_client.pyx":198
  * 
  * 
  * cdef class CellClient:             # <<<<<<<<<<<<<<
@@ -1768,6 +1773,30 @@ struct __pyx_obj_8tailrace_6native_7_client_CellClient {
 };
 
 
+/* "tailrace/native/_client.pyx":472
+ * 
+ * 
+ * cdef class Couriers:             # <<<<<<<<<<<<<<
+ *     """Brings frames of mutations to the engines of a cell's backends. Belongs to one thread at a time."""
+ *     cdef tr_courier *couriers
+*/
+struct __pyx_obj_8tailrace_6native_7_client_Couriers {
+  PyObject_HEAD
+  struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *__pyx_vtab;
+  tr_courier *couriers;
+  uint32_t backends;
+  int busy;
+};
+
+
+
+/* "tailrace/native/_client.pyx":198
+ * 
+ * 
+ * cdef class CellClient:             # <<<<<<<<<<<<<<
+ *     """Reads from the backends of one cell, `copies` of each key, of which `quorum` must agree.
+ * 
+*/
 
 struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient {
   int (*check)(struct __pyx_obj_8tailrace_6native_7_client_CellClient *, uint32_t);
@@ -1777,6 +1806,21 @@ struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient {
   int (*note_rest)(struct __pyx_obj_8tailrace_6native_7_client_CellClient *);
 };
 static struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *__pyx_vtabptr_8tailrace_6native_7_client_CellClient;
+
+
+/* "tailrace/native/_client.pyx":472
+ * 
+ * 
+ * cdef class Couriers:             # <<<<<<<<<<<<<<
+ *     """Brings frames of mutations to the engines of a cell's backends. Belongs to one thread at a time."""
+ *     cdef tr_courier *couriers
+*/
+
+struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers {
+  int (*check)(struct __pyx_obj_8tailrace_6native_7_client_Couriers *, uint32_t);
+  int (*begin)(struct __pyx_obj_8tailrace_6native_7_client_Couriers *);
+};
+static struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *__pyx_vtabptr_8tailrace_6native_7_client_Couriers;
 /* #### Code section: utility_code_proto ### */
 
 /* --- Runtime support code (head) --- */
@@ -2547,6 +2591,26 @@ static CYTHON_INLINE int __Pyx_SetItemInt_Fast(PyObject *o, Py_ssize_t i, PyObje
 /* PyTypeError_Check.proto */
 #define __Pyx_PyExc_TypeError_Check(obj)  __Pyx_TypeCheck(obj, PyExc_TypeError)
 
+/* CIntToPyUnicode.proto */
+#define __Pyx_PyUnicode_From_size_t(value, width, padding_char, format_char) (\
+    ((format_char) == ('c')) ?\
+        __Pyx_uchar___Pyx_PyUnicode_From_size_t(value, width, padding_char) :\
+        __Pyx____Pyx_PyUnicode_From_size_t(value, width, padding_char, format_char)\
+    )
+static CYTHON_INLINE PyObject* __Pyx_uchar___Pyx_PyUnicode_From_size_t(size_t value, Py_ssize_t width, char padding_char);
+static CYTHON_INLINE PyObject* __Pyx____Pyx_PyUnicode_From_size_t(size_t value, Py_ssize_t width, char padding_char, char format_char);
+
+/* DictGetItem.proto */
+#if !CYTHON_COMPILING_IN_PYPY
+static PyObject *__Pyx_PyDict_GetItem(PyObject *d, PyObject* key);
+#define __Pyx_PyObject_Dict_GetItem(obj, name)\
+    (likely(__Pyx_PyAnyDict_CheckExact(obj)) ?\
+     __Pyx_PyDict_GetItem(obj, name) : PyObject_GetItem(obj, name))
+#else
+#define __Pyx_PyDict_GetItem(d, key) PyObject_GetItem(d, key)
+#define __Pyx_PyObject_Dict_GetItem(obj, name)  PyObject_GetItem(obj, name)
+#endif
+
 /* UnicodeConcatInPlace.proto */
 # if CYTHON_COMPILING_IN_CPYTHON
     #if CYTHON_REFNANNY
@@ -2760,6 +2824,45 @@ static PyObject *__Pyx__Import(PyObject *name, PyObject *const *imported_names, 
 /* Import.proto */
 static CYTHON_INLINE PyObject *__Pyx_Import(PyObject *name, PyObject *const *imported_names, Py_ssize_t len_imported_names, PyObject *qualname, int level);
 
+/* ImportFrom.export */
+static PyObject* __Pyx_ImportFrom(PyObject* module, PyObject* name);
+
+/* Py3UpdateBases.export */
+static PyObject* __Pyx_PEP560_update_bases(PyObject *bases);
+
+/* CalculateMetaclass.proto */
+static PyObject *__Pyx_CalculateMetaclass(PyTypeObject *metaclass, PyObject *bases);
+
+/* SetNameInClass.proto */
+#if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX < 0x030d0000
+#define __Pyx_SetNameInClass(ns, name, value)\
+    (likely(PyDict_CheckExact(ns)) ? _PyDict_SetItem_KnownHash(ns, name, value, ((PyASCIIObject *) name)->hash) : PyObject_SetItem(ns, name, value))
+#elif CYTHON_COMPILING_IN_CPYTHON
+#define __Pyx_SetNameInClass(ns, name, value)\
+    (likely(PyDict_CheckExact(ns)) ? PyDict_SetItem(ns, name, value) : PyObject_SetItem(ns, name, value))
+#else
+#define __Pyx_SetNameInClass(ns, name, value)  PyObject_SetItem(ns, name, value)
+#endif
+
+/* PyObjectCall2Args.proto (used by Py3ClassCreate) */
+static CYTHON_INLINE PyObject* __Pyx_PyObject_Call2Args(PyObject* function, PyObject* arg1, PyObject* arg2);
+
+/* PyObjectLookupSpecial.proto (used by Py3ClassCreate) */
+#if CYTHON_USE_PYTYPE_LOOKUP && CYTHON_USE_TYPE_SLOTS
+#define __Pyx_PyObject_LookupSpecialNoError(obj, attr_name)  __Pyx__PyObject_LookupSpecial(obj, attr_name, 0)
+#define __Pyx_PyObject_LookupSpecial(obj, attr_name)  __Pyx__PyObject_LookupSpecial(obj, attr_name, 1)
+static CYTHON_INLINE PyObject* __Pyx__PyObject_LookupSpecial(PyObject* obj, PyObject* attr_name, int with_error);
+#else
+#define __Pyx_PyObject_LookupSpecialNoError(o,n) __Pyx_PyObject_GetAttrStrNoError(o,n)
+#define __Pyx_PyObject_LookupSpecial(o,n) __Pyx_PyObject_GetAttrStr(o,n)
+#endif
+
+/* Py3ClassCreate.export */
+static PyObject *__Pyx_Py3MetaclassPrepare(PyObject *metaclass, PyObject *bases, PyObject *name, PyObject *qualname,
+                                           PyObject *mkw, PyObject *modname, PyObject *doc);
+static PyObject *__Pyx_Py3ClassCreate(PyObject *metaclass, PyObject *name, PyObject *bases, PyObject *dict,
+                                      PyObject *mkw, int calculate_metaclass, int allow_py2_metaclass);
+
 /* AddModuleRef.proto (used by FetchSharedCythonModule) */
 #if ((CYTHON_COMPILING_IN_CPYTHON_FREETHREADING && PY_VERSION_HEX < 0x030F00a3) ||\
      __PYX_LIMITED_VERSION_HEX < 0x030d0000)
@@ -2958,6 +3061,9 @@ static PyObject *__Pyx_Object_VectorcallMethodKwds(PyObject *name, PyObject *con
 #endif
 
 /* CIntToPy.proto */
+static CYTHON_INLINE PyObject* __Pyx_PyLong_From_tr_parcel_state(tr_parcel_state value);
+
+/* CIntToPy.proto */
 static CYTHON_INLINE PyObject* __Pyx_PyLong_From_int(int value);
 
 /* CIntToPy.proto */
@@ -3085,6 +3191,8 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
 static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self, uint32_t __pyx_v_now_s, int __pyx_v_relaxed, uint64_t __pyx_v_deadline_ns); /* proto*/
 static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self); /* proto*/
 static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self); /* proto*/
+static int __pyx_f_8tailrace_6native_7_client_8Couriers_check(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend); /* proto*/
+static int __pyx_f_8tailrace_6native_7_client_8Couriers_begin(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self); /* proto*/
 
 /* Module declarations from "libc.string" */
 
@@ -3113,6 +3221,8 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 /* Module declarations from "posix.time" */
 
 /* Module declarations from "tailrace.native._client" */
+static PyObject *__pyx_v_8tailrace_6native_7_client__DELIVERIES = 0;
+static PyObject *__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one;
 static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int, char const *, PyObject *); /*proto*/
 static CYTHON_INLINE PyObject *__pyx_f_8tailrace_6native_7_client__as_tuple(tr_version); /*proto*/
 static uint64_t __pyx_f_8tailrace_6native_7_client__after(double); /*proto*/
@@ -3148,6 +3258,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_11unreachable_
 static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8troubled___get__(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self); /* proto */
 static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_26__reduce_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self); /* proto */
 static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_28__setstate_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self, CYTHON_UNUSED PyObject *__pyx_v___pyx_state); /* proto */
+static int __pyx_pf_8tailrace_6native_7_client_8Couriers___cinit__(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backends); /* proto */
+static void __pyx_pf_8tailrace_6native_7_client_8Couriers_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_4attach(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend, PyObject *__pyx_v_host, uint16_t __pyx_v_port, PyObject *__pyx_v_ticket, uint64_t __pyx_v_instance, double __pyx_v_deadline_s); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_6detach(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_8attached(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_10deliver(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, PyObject *__pyx_v_frames, double __pyx_v_deadline_s); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_12__reduce_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self); /* proto */
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_14__setstate_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, CYTHON_UNUSED PyObject *__pyx_v___pyx_state); /* proto */
 static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObject *__pyx_self, int __pyx_v_kind, PyObject *__pyx_v_keys, PyObject *__pyx_v_values, PyObject *__pyx_v_version, PyObject *__pyx_v_expected, uint32_t __pyx_v_expiry_s, uint32_t __pyx_v_backends, uint32_t __pyx_v_copies, uint64_t __pyx_v_frame_bytes_max); /* proto */
 static PyObject *__pyx_tp_new__initialisation_8tailrace_6native_7_client_CellClient(PyObject *o, 
 #if CYTHON_VECTORCALL_TPNEW
@@ -3171,6 +3289,29 @@ static PyObject *__pyx_tp_new_8tailrace_6native_7_client_CellClient(PyTypeObject
 #endif
 #if CYTHON_VECTORCALL_TPNEW
 static PyObject *__pyx_tp_vectorcall_8tailrace_6native_7_client_CellClient(PyObject *t, PyObject *const *args, size_t nargsf, PyObject *kwnames); /*proto*/
+#endif
+static PyObject *__pyx_tp_new__initialisation_8tailrace_6native_7_client_Couriers(PyObject *o, 
+#if CYTHON_VECTORCALL_TPNEW
+    PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
+#else
+    PyObject *a, PyObject *k
+#endif
+); /*proto*/
+static PyObject *__pyx_tp_new_vectorcall_8tailrace_6native_7_client_Couriers(PyTypeObject *t, 
+#if CYTHON_VECTORCALL_TPNEW
+    PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
+#else
+    PyObject *a, PyObject *k
+#endif
+); /*proto*/
+#if CYTHON_VECTORCALL_TPNEW
+static PyObject *__pyx_tp_new_8tailrace_6native_7_client_Couriers(PyTypeObject *t, PyObject *a, PyObject *k); /*proto*/
+#endif
+#if !CYTHON_VECTORCALL_TPNEW
+#define __pyx_tp_new_8tailrace_6native_7_client_Couriers __pyx_tp_new_vectorcall_8tailrace_6native_7_client_Couriers
+#endif
+#if CYTHON_VECTORCALL_TPNEW
+static PyObject *__pyx_tp_vectorcall_8tailrace_6native_7_client_Couriers(PyObject *t, PyObject *const *args, size_t nargsf, PyObject *kwnames); /*proto*/
 #endif
 /* #### Code section: late_includes ### */
 /* #### Code section: module_state ### */
@@ -3197,12 +3338,14 @@ namespace {
     PyObject *__pyx_empty_unicode;
     PyTypeObject *__pyx_ptype_7cpython_4type_type;
     PyObject *__pyx_type_8tailrace_6native_7_client_CellClient;
+    PyObject *__pyx_type_8tailrace_6native_7_client_Couriers;
     PyTypeObject *__pyx_ptype_8tailrace_6native_7_client_CellClient;
+    PyTypeObject *__pyx_ptype_8tailrace_6native_7_client_Couriers;
     __Pyx_CachedCFunction __pyx_umethod_PyDict_Type_items;
     __Pyx_CachedCFunction __pyx_umethod_PyDict_Type_pop;
     __Pyx_CachedCFunction __pyx_umethod_PyDict_Type_values;
-    PyObject *__pyx_codeobj_tab[16];
-    PyObject *__pyx_string_tab[209];
+    PyObject *__pyx_codeobj_tab[22];
+    PyObject *__pyx_string_tab[251];
     PyObject *__pyx_number_tab[4];
 /* #### Code section: module_state_contents ### */
 /* PyFrozenDict.module_state_decls */
@@ -3258,209 +3401,251 @@ static __pyx_mstatetype * const __pyx_mstate_global = &__pyx_mstate_global_stati
 #define __pyx_kp_u_bytes_into __pyx_string_tab[3]
 #define __pyx_kp_u_bytes_the_backend_gives __pyx_string_tab[4]
 #define __pyx_kp_u_copies_no_more_than_backends_an __pyx_string_tab[5]
-#define __pyx_kp_u_has_configuration __pyx_string_tab[6]
-#define __pyx_kp_u_keys_2 __pyx_string_tab[7]
-#define __pyx_kp_u_keys_do_not_fit_behind_sequence __pyx_string_tab[8]
-#define __pyx_kp_u_keys_but_another_number_of_valu __pyx_string_tab[9]
-#define __pyx_kp_u_of __pyx_string_tab[10]
-#define __pyx_kp_u_tree_fragment __pyx_string_tab[11]
-#define __pyx_kp_u_copies_3 __pyx_string_tab[12]
-#define __pyx_kp_u_not __pyx_string_tab[13]
-#define __pyx_kp_u_quorum_2 __pyx_string_tab[14]
-#define __pyx_kp_u__2 __pyx_string_tab[15]
-#define __pyx_kp_u_ __pyx_string_tab[16]
-#define __pyx_kp_u_a_cell_has_1_to_65536_backends __pyx_string_tab[17]
-#define __pyx_kp_u_there_are_0_to __pyx_string_tab[18]
-#define __pyx_kp_u__4 __pyx_string_tab[19]
-#define __pyx_kp_u_Note_that_Cython_is_deliberately __pyx_string_tab[20]
-#define __pyx_kp_u_a_ticket_of __pyx_string_tab[21]
-#define __pyx_kp_u_a_value_of __pyx_string_tab[22]
-#define __pyx_kp_u_add_note __pyx_string_tab[23]
-#define __pyx_kp_u_backend __pyx_string_tab[24]
-#define __pyx_kp_u_backends_2 __pyx_string_tab[25]
-#define __pyx_kp_u_copies_2 __pyx_string_tab[26]
-#define __pyx_kp_u_disable __pyx_string_tab[27]
-#define __pyx_kp_u_enable __pyx_string_tab[28]
-#define __pyx_kp_u_gc __pyx_string_tab[29]
-#define __pyx_kp_u_isenabled __pyx_string_tab[30]
-#define __pyx_kp_u_no_default___reduce___due_to_non __pyx_string_tab[31]
-#define __pyx_kp_u_no_memory_for __pyx_string_tab[32]
-#define __pyx_kp_u_no_memory_for_a_key __pyx_string_tab[33]
-#define __pyx_kp_u_no_memory_for_a_view __pyx_string_tab[34]
-#define __pyx_kp_u_no_memory_for_access_records __pyx_string_tab[35]
-#define __pyx_kp_u_src_tailrace_native__client_pyx __pyx_string_tab[36]
-#define __pyx_kp_u_the_cell_at __pyx_string_tab[37]
-#define __pyx_kp_u_the_cell_in __pyx_string_tab[38]
-#define __pyx_kp_u_this_client_is_reading_for_anoth __pyx_string_tab[39]
-#define __pyx_n_u_CellClient __pyx_string_tab[40]
-#define __pyx_n_u_CellClient___reduce_cython __pyx_string_tab[41]
-#define __pyx_n_u_CellClient___setstate_cython __pyx_string_tab[42]
-#define __pyx_n_u_CellClient_attach_link __pyx_string_tab[43]
-#define __pyx_n_u_CellClient_attach_view __pyx_string_tab[44]
-#define __pyx_n_u_CellClient_detach __pyx_string_tab[45]
-#define __pyx_n_u_CellClient_get_into __pyx_string_tab[46]
-#define __pyx_n_u_CellClient_get_many __pyx_string_tab[47]
-#define __pyx_n_u_CellClient_instance_of __pyx_string_tab[48]
-#define __pyx_n_u_CellClient_stats __pyx_string_tab[49]
-#define __pyx_n_u_CellClient_suspect __pyx_string_tab[50]
-#define __pyx_n_u_CellClient_touches __pyx_string_tab[51]
-#define __pyx_n_u_CellClient_troubles __pyx_string_tab[52]
-#define __pyx_n_u_CellClient_ways __pyx_string_tab[53]
-#define __pyx_n_u_EINVAL __pyx_string_tab[54]
-#define __pyx_n_u_ENOMEM __pyx_string_tab[55]
-#define __pyx_n_u_KIND_CAS __pyx_string_tab[56]
-#define __pyx_n_u_KIND_ERASE __pyx_string_tab[57]
-#define __pyx_n_u_KIND_SET __pyx_string_tab[58]
-#define __pyx_n_u_TICKET_BYTES __pyx_string_tab[59]
-#define __pyx_n_u_TROUBLE_CONFIG __pyx_string_tab[60]
-#define __pyx_n_u_TROUBLE_LINK __pyx_string_tab[61]
-#define __pyx_n_u_TROUBLE_VIEW __pyx_string_tab[62]
-#define __pyx_n_u__5 __pyx_string_tab[63]
-#define __pyx_n_u_Pyx_PyDict_NextRef __pyx_string_tab[64]
-#define __pyx_n_u_annotate __pyx_string_tab[65]
-#define __pyx_n_u_func __pyx_string_tab[66]
-#define __pyx_n_u_getstate __pyx_string_tab[67]
-#define __pyx_n_u_main __pyx_string_tab[68]
-#define __pyx_n_u_module __pyx_string_tab[69]
-#define __pyx_n_u_name __pyx_string_tab[70]
-#define __pyx_n_u_pyx_state __pyx_string_tab[71]
-#define __pyx_n_u_pyx_vtable __pyx_string_tab[72]
-#define __pyx_n_u_qualname __pyx_string_tab[73]
-#define __pyx_n_u_reduce __pyx_string_tab[74]
-#define __pyx_n_u_reduce_cython __pyx_string_tab[75]
-#define __pyx_n_u_reduce_ex __pyx_string_tab[76]
-#define __pyx_n_u_set_name __pyx_string_tab[77]
-#define __pyx_n_u_setstate __pyx_string_tab[78]
-#define __pyx_n_u_setstate_cython __pyx_string_tab[79]
-#define __pyx_n_u_test __pyx_string_tab[80]
-#define __pyx_n_u_is_coroutine __pyx_string_tab[81]
-#define __pyx_n_u_weaken_hash __pyx_string_tab[82]
-#define __pyx_n_u_append __pyx_string_tab[83]
-#define __pyx_n_u_asks __pyx_string_tab[84]
-#define __pyx_n_u_asyncio_coroutines __pyx_string_tab[85]
-#define __pyx_n_u_at __pyx_string_tab[86]
-#define __pyx_n_u_attach_link __pyx_string_tab[87]
-#define __pyx_n_u_attach_view __pyx_string_tab[88]
-#define __pyx_n_u_attempts_max __pyx_string_tab[89]
-#define __pyx_n_u_backend_2 __pyx_string_tab[90]
-#define __pyx_n_u_backends __pyx_string_tab[91]
-#define __pyx_n_u_buffer __pyx_string_tab[92]
-#define __pyx_n_u_bytes_here __pyx_string_tab[93]
-#define __pyx_n_u_client __pyx_string_tab[94]
-#define __pyx_n_u_cline_in_traceback __pyx_string_tab[95]
-#define __pyx_n_u_clock __pyx_string_tab[96]
-#define __pyx_n_u_config_id __pyx_string_tab[97]
-#define __pyx_n_u_copies __pyx_string_tab[98]
-#define __pyx_n_u_copy __pyx_string_tab[99]
-#define __pyx_n_u_count __pyx_string_tab[100]
-#define __pyx_n_u_data_bytes_max __pyx_string_tab[101]
-#define __pyx_n_u_dead __pyx_string_tab[102]
-#define __pyx_n_u_deadline_ms __pyx_string_tab[103]
-#define __pyx_n_u_deadline_ns __pyx_string_tab[104]
-#define __pyx_n_u_deadline_s __pyx_string_tab[105]
-#define __pyx_n_u_detach __pyx_string_tab[106]
-#define __pyx_n_u_engine __pyx_string_tab[107]
-#define __pyx_n_u_errno __pyx_string_tab[108]
-#define __pyx_n_u_error __pyx_string_tab[109]
-#define __pyx_n_u_expected __pyx_string_tab[110]
-#define __pyx_n_u_expiry_s __pyx_string_tab[111]
-#define __pyx_n_u_failed __pyx_string_tab[112]
-#define __pyx_n_u_filled __pyx_string_tab[113]
-#define __pyx_n_u_first_sequence __pyx_string_tab[114]
-#define __pyx_n_u_folder __pyx_string_tab[115]
-#define __pyx_n_u_found __pyx_string_tab[116]
-#define __pyx_n_u_frame __pyx_string_tab[117]
-#define __pyx_n_u_frame_bytes_max __pyx_string_tab[118]
-#define __pyx_n_u_fsencode __pyx_string_tab[119]
-#define __pyx_n_u_fspath __pyx_string_tab[120]
-#define __pyx_n_u_get_into __pyx_string_tab[121]
-#define __pyx_n_u_get_many __pyx_string_tab[122]
-#define __pyx_n_u_groups __pyx_string_tab[123]
-#define __pyx_n_u_hash_bytes __pyx_string_tab[124]
-#define __pyx_n_u_hashes __pyx_string_tab[125]
-#define __pyx_n_u_head __pyx_string_tab[126]
-#define __pyx_n_u_header __pyx_string_tab[127]
-#define __pyx_n_u_hedge_s __pyx_string_tab[128]
-#define __pyx_n_u_hedges __pyx_string_tab[129]
-#define __pyx_n_u_high_mask __pyx_string_tab[130]
-#define __pyx_n_u_hits __pyx_string_tab[131]
-#define __pyx_n_u_home __pyx_string_tab[132]
-#define __pyx_n_u_host __pyx_string_tab[133]
-#define __pyx_n_u_i __pyx_string_tab[134]
-#define __pyx_n_u_inquorate __pyx_string_tab[135]
-#define __pyx_n_u_instance_of __pyx_string_tab[136]
-#define __pyx_n_u_items __pyx_string_tab[137]
-#define __pyx_n_u_join __pyx_string_tab[138]
-#define __pyx_n_u_kept __pyx_string_tab[139]
-#define __pyx_n_u_key __pyx_string_tab[140]
-#define __pyx_n_u_keys __pyx_string_tab[141]
-#define __pyx_n_u_kind __pyx_string_tab[142]
-#define __pyx_n_u_link __pyx_string_tab[143]
-#define __pyx_n_u_low_mask __pyx_string_tab[144]
-#define __pyx_n_u_memory __pyx_string_tab[145]
-#define __pyx_n_u_misses __pyx_string_tab[146]
-#define __pyx_n_u_more __pyx_string_tab[147]
-#define __pyx_n_u_n __pyx_string_tab[148]
-#define __pyx_n_u_name_2 __pyx_string_tab[149]
-#define __pyx_n_u_name_at __pyx_string_tab[150]
-#define __pyx_n_u_now_s __pyx_string_tab[151]
-#define __pyx_n_u_numbers __pyx_string_tab[152]
-#define __pyx_n_u_os __pyx_string_tab[153]
-#define __pyx_n_u_pack __pyx_string_tab[154]
-#define __pyx_n_u_packed __pyx_string_tab[155]
-#define __pyx_n_u_pop __pyx_string_tab[156]
-#define __pyx_n_u_port __pyx_string_tab[157]
-#define __pyx_n_u_probe __pyx_string_tab[158]
-#define __pyx_n_u_quorum __pyx_string_tab[159]
-#define __pyx_n_u_recording __pyx_string_tab[160]
-#define __pyx_n_u_relaxed __pyx_string_tab[161]
-#define __pyx_n_u_remaps __pyx_string_tab[162]
-#define __pyx_n_u_replicas_of __pyx_string_tab[163]
-#define __pyx_n_u_retries __pyx_string_tab[164]
-#define __pyx_n_u_room __pyx_string_tab[165]
-#define __pyx_n_u_scan_reads __pyx_string_tab[166]
-#define __pyx_n_u_seen __pyx_string_tab[167]
-#define __pyx_n_u_self __pyx_string_tab[168]
-#define __pyx_n_u_sequence __pyx_string_tab[169]
-#define __pyx_n_u_setdefault __pyx_string_tab[170]
-#define __pyx_n_u_size __pyx_string_tab[171]
-#define __pyx_n_u_slice __pyx_string_tab[172]
-#define __pyx_n_u_slices __pyx_string_tab[173]
-#define __pyx_n_u_stats __pyx_string_tab[174]
-#define __pyx_n_u_strerror __pyx_string_tab[175]
-#define __pyx_n_u_suspect __pyx_string_tab[176]
-#define __pyx_n_u_tailrace_native__client __pyx_string_tab[177]
-#define __pyx_n_u_taken __pyx_string_tab[178]
-#define __pyx_n_u_ticket __pyx_string_tab[179]
-#define __pyx_n_u_ticket_at __pyx_string_tab[180]
-#define __pyx_n_u_torn __pyx_string_tab[181]
-#define __pyx_n_u_touches __pyx_string_tab[182]
-#define __pyx_n_u_troubles __pyx_string_tab[183]
-#define __pyx_n_u_two_step_reads __pyx_string_tab[184]
-#define __pyx_n_u_unreachable __pyx_string_tab[185]
-#define __pyx_n_u_value __pyx_string_tab[186]
-#define __pyx_n_u_values __pyx_string_tab[187]
-#define __pyx_n_u_version __pyx_string_tab[188]
-#define __pyx_n_u_versions __pyx_string_tab[189]
-#define __pyx_n_u_view __pyx_string_tab[190]
-#define __pyx_n_u_ways __pyx_string_tab[191]
-#define __pyx_n_u_why __pyx_string_tab[192]
-#define __pyx_kp_b__3 __pyx_string_tab[193]
-#define __pyx_kp_b_iso88591_Q __pyx_string_tab[194]
-#define __pyx_kp_b_iso88591_Cq_q_q_4uE_t2S_j_a_LAQ_wgU_c_V3 __pyx_string_tab[195]
-#define __pyx_kp_b_iso88591_t2S_j_a_LAQ_e9_q_FVVWWX_1N_81_2 __pyx_string_tab[196]
-#define __pyx_kp_b_iso88591_A_83d_AZq_A_gZWYYZ_4whaxvS_4whax __pyx_string_tab[197]
-#define __pyx_kp_b_iso88591_A_F_1_G81HKq_HA __pyx_string_tab[198]
-#define __pyx_kp_b_iso88591_A_F_1_iy_fA_HA __pyx_string_tab[199]
-#define __pyx_kp_b_iso88591_A_q_D_xq_1_D_xq_U_eSXXYY_dde __pyx_string_tab[200]
-#define __pyx_kp_b_iso88591_A_T_E_at7_t7_2V3a_G81Be6_gXQb_V1 __pyx_string_tab[201]
-#define __pyx_kp_b_iso88591_A_L_E_at7_t7_2Q_Qe4whar_G81Bk_q __pyx_string_tab[202]
-#define __pyx_kp_b_iso88591_A_F_U_4q_6a_at8STTXXY_z_hat4wa_H __pyx_string_tab[203]
-#define __pyx_kp_b_iso88591_A_F_1_vQc_uCq_k_9AQ_E_D_q_vS_E_C __pyx_string_tab[204]
-#define __pyx_kp_b_iso88591_A_Q_gQ_1_K1A_4L_RvRq_3axs_A_1Cq0 __pyx_string_tab[205]
-#define __pyx_kp_b_iso88591_7q_az __pyx_string_tab[206]
-#define __pyx_kp_b_iso88591_KKdde_1A_V2V2S_1HA_F_1_7_Q_Q_aq __pyx_string_tab[207]
-#define __pyx_kp_b_iso88591_SSllm_F_1_U_y_22C1FJZZ_F_axq_a __pyx_string_tab[208]
+#define __pyx_kp_u_couriers __pyx_string_tab[6]
+#define __pyx_kp_u_frames_2 __pyx_string_tab[7]
+#define __pyx_kp_u_has_configuration __pyx_string_tab[8]
+#define __pyx_kp_u_has_instance __pyx_string_tab[9]
+#define __pyx_kp_u_keys_2 __pyx_string_tab[10]
+#define __pyx_kp_u_keys_do_not_fit_behind_sequence __pyx_string_tab[11]
+#define __pyx_kp_u_keys_but_another_number_of_valu __pyx_string_tab[12]
+#define __pyx_kp_u_of __pyx_string_tab[13]
+#define __pyx_kp_u_tree_fragment __pyx_string_tab[14]
+#define __pyx_kp_u_copies_3 __pyx_string_tab[15]
+#define __pyx_kp_u_not __pyx_string_tab[16]
+#define __pyx_kp_u_quorum_2 __pyx_string_tab[17]
+#define __pyx_kp_u__5 __pyx_string_tab[18]
+#define __pyx_kp_u__2 __pyx_string_tab[19]
+#define __pyx_kp_u_ __pyx_string_tab[20]
+#define __pyx_kp_u_a_cell_has_1_to_65536_backends __pyx_string_tab[21]
+#define __pyx_kp_u_there_are_0_to __pyx_string_tab[22]
+#define __pyx_kp_u__4 __pyx_string_tab[23]
+#define __pyx_kp_u_Note_that_Cython_is_deliberately __pyx_string_tab[24]
+#define __pyx_kp_u_What_is_known_of_a_frame_that_wa __pyx_string_tab[25]
+#define __pyx_kp_u_a_ticket_of __pyx_string_tab[26]
+#define __pyx_kp_u_a_value_of __pyx_string_tab[27]
+#define __pyx_kp_u_add_note __pyx_string_tab[28]
+#define __pyx_kp_u_backend __pyx_string_tab[29]
+#define __pyx_kp_u_backends_2 __pyx_string_tab[30]
+#define __pyx_kp_u_copies_2 __pyx_string_tab[31]
+#define __pyx_kp_u_disable __pyx_string_tab[32]
+#define __pyx_kp_u_enable __pyx_string_tab[33]
+#define __pyx_kp_u_gc __pyx_string_tab[34]
+#define __pyx_kp_u_isenabled __pyx_string_tab[35]
+#define __pyx_kp_u_no_default___reduce___due_to_non __pyx_string_tab[36]
+#define __pyx_kp_u_no_memory_for __pyx_string_tab[37]
+#define __pyx_kp_u_no_memory_for_a_key __pyx_string_tab[38]
+#define __pyx_kp_u_no_memory_for_a_view __pyx_string_tab[39]
+#define __pyx_kp_u_no_memory_for_access_records __pyx_string_tab[40]
+#define __pyx_kp_u_src_tailrace_native__client_pyx __pyx_string_tab[41]
+#define __pyx_kp_u_the_cell_at __pyx_string_tab[42]
+#define __pyx_kp_u_the_cell_in __pyx_string_tab[43]
+#define __pyx_kp_u_the_engine_at __pyx_string_tab[44]
+#define __pyx_kp_u_these_couriers_are_out_for_anoth __pyx_string_tab[45]
+#define __pyx_kp_u_this_client_is_reading_for_anoth __pyx_string_tab[46]
+#define __pyx_n_u_CellClient __pyx_string_tab[47]
+#define __pyx_n_u_CellClient___reduce_cython __pyx_string_tab[48]
+#define __pyx_n_u_CellClient___setstate_cython __pyx_string_tab[49]
+#define __pyx_n_u_CellClient_attach_link __pyx_string_tab[50]
+#define __pyx_n_u_CellClient_attach_view __pyx_string_tab[51]
+#define __pyx_n_u_CellClient_detach __pyx_string_tab[52]
+#define __pyx_n_u_CellClient_get_into __pyx_string_tab[53]
+#define __pyx_n_u_CellClient_get_many __pyx_string_tab[54]
+#define __pyx_n_u_CellClient_instance_of __pyx_string_tab[55]
+#define __pyx_n_u_CellClient_stats __pyx_string_tab[56]
+#define __pyx_n_u_CellClient_suspect __pyx_string_tab[57]
+#define __pyx_n_u_CellClient_touches __pyx_string_tab[58]
+#define __pyx_n_u_CellClient_troubles __pyx_string_tab[59]
+#define __pyx_n_u_CellClient_ways __pyx_string_tab[60]
+#define __pyx_n_u_Couriers __pyx_string_tab[61]
+#define __pyx_n_u_Couriers___reduce_cython __pyx_string_tab[62]
+#define __pyx_n_u_Couriers___setstate_cython __pyx_string_tab[63]
+#define __pyx_n_u_Couriers_attach __pyx_string_tab[64]
+#define __pyx_n_u_Couriers_attached __pyx_string_tab[65]
+#define __pyx_n_u_Couriers_deliver __pyx_string_tab[66]
+#define __pyx_n_u_Couriers_detach __pyx_string_tab[67]
+#define __pyx_n_u_Delivery __pyx_string_tab[68]
+#define __pyx_n_u_EINVAL __pyx_string_tab[69]
+#define __pyx_n_u_ENOMEM __pyx_string_tab[70]
+#define __pyx_n_u_IntEnum __pyx_string_tab[71]
+#define __pyx_n_u_KIND_CAS __pyx_string_tab[72]
+#define __pyx_n_u_KIND_ERASE __pyx_string_tab[73]
+#define __pyx_n_u_KIND_SET __pyx_string_tab[74]
+#define __pyx_n_u_MOVED __pyx_string_tab[75]
+#define __pyx_n_u_SHUT __pyx_string_tab[76]
+#define __pyx_n_u_TAKEN __pyx_string_tab[77]
+#define __pyx_n_u_TICKET_BYTES __pyx_string_tab[78]
+#define __pyx_n_u_TROUBLE_CONFIG __pyx_string_tab[79]
+#define __pyx_n_u_TROUBLE_LINK __pyx_string_tab[80]
+#define __pyx_n_u_TROUBLE_VIEW __pyx_string_tab[81]
+#define __pyx_n_u_UNKNOWN __pyx_string_tab[82]
+#define __pyx_n_u_UNSENT __pyx_string_tab[83]
+#define __pyx_n_u_WRONG __pyx_string_tab[84]
+#define __pyx_n_u__6 __pyx_string_tab[85]
+#define __pyx_n_u_Pyx_PyDict_NextRef __pyx_string_tab[86]
+#define __pyx_n_u_annotate __pyx_string_tab[87]
+#define __pyx_n_u_doc __pyx_string_tab[88]
+#define __pyx_n_u_func __pyx_string_tab[89]
+#define __pyx_n_u_getstate __pyx_string_tab[90]
+#define __pyx_n_u_main __pyx_string_tab[91]
+#define __pyx_n_u_metaclass __pyx_string_tab[92]
+#define __pyx_n_u_module __pyx_string_tab[93]
+#define __pyx_n_u_mro_entries __pyx_string_tab[94]
+#define __pyx_n_u_name __pyx_string_tab[95]
+#define __pyx_n_u_prepare __pyx_string_tab[96]
+#define __pyx_n_u_pyx_state __pyx_string_tab[97]
+#define __pyx_n_u_pyx_vtable __pyx_string_tab[98]
+#define __pyx_n_u_qualname __pyx_string_tab[99]
+#define __pyx_n_u_reduce __pyx_string_tab[100]
+#define __pyx_n_u_reduce_cython __pyx_string_tab[101]
+#define __pyx_n_u_reduce_ex __pyx_string_tab[102]
+#define __pyx_n_u_set_name __pyx_string_tab[103]
+#define __pyx_n_u_setstate __pyx_string_tab[104]
+#define __pyx_n_u_setstate_cython __pyx_string_tab[105]
+#define __pyx_n_u_test __pyx_string_tab[106]
+#define __pyx_n_u_is_coroutine __pyx_string_tab[107]
+#define __pyx_n_u_weaken_hash __pyx_string_tab[108]
+#define __pyx_n_u_append __pyx_string_tab[109]
+#define __pyx_n_u_asks __pyx_string_tab[110]
+#define __pyx_n_u_asyncio_coroutines __pyx_string_tab[111]
+#define __pyx_n_u_at __pyx_string_tab[112]
+#define __pyx_n_u_attach __pyx_string_tab[113]
+#define __pyx_n_u_attach_link __pyx_string_tab[114]
+#define __pyx_n_u_attach_view __pyx_string_tab[115]
+#define __pyx_n_u_attached __pyx_string_tab[116]
+#define __pyx_n_u_attempts_max __pyx_string_tab[117]
+#define __pyx_n_u_backend_2 __pyx_string_tab[118]
+#define __pyx_n_u_backends __pyx_string_tab[119]
+#define __pyx_n_u_buffer __pyx_string_tab[120]
+#define __pyx_n_u_bytes_here __pyx_string_tab[121]
+#define __pyx_n_u_client __pyx_string_tab[122]
+#define __pyx_n_u_cline_in_traceback __pyx_string_tab[123]
+#define __pyx_n_u_clock __pyx_string_tab[124]
+#define __pyx_n_u_config_id __pyx_string_tab[125]
+#define __pyx_n_u_connected __pyx_string_tab[126]
+#define __pyx_n_u_copies __pyx_string_tab[127]
+#define __pyx_n_u_copy __pyx_string_tab[128]
+#define __pyx_n_u_count __pyx_string_tab[129]
+#define __pyx_n_u_data_bytes_max __pyx_string_tab[130]
+#define __pyx_n_u_dead __pyx_string_tab[131]
+#define __pyx_n_u_deadline_ms __pyx_string_tab[132]
+#define __pyx_n_u_deadline_ns __pyx_string_tab[133]
+#define __pyx_n_u_deadline_s __pyx_string_tab[134]
+#define __pyx_n_u_deliver __pyx_string_tab[135]
+#define __pyx_n_u_detach __pyx_string_tab[136]
+#define __pyx_n_u_engine __pyx_string_tab[137]
+#define __pyx_n_u_enum __pyx_string_tab[138]
+#define __pyx_n_u_errno __pyx_string_tab[139]
+#define __pyx_n_u_error __pyx_string_tab[140]
+#define __pyx_n_u_expected __pyx_string_tab[141]
+#define __pyx_n_u_expiry_s __pyx_string_tab[142]
+#define __pyx_n_u_failed __pyx_string_tab[143]
+#define __pyx_n_u_filled __pyx_string_tab[144]
+#define __pyx_n_u_first_sequence __pyx_string_tab[145]
+#define __pyx_n_u_folder __pyx_string_tab[146]
+#define __pyx_n_u_found __pyx_string_tab[147]
+#define __pyx_n_u_frame __pyx_string_tab[148]
+#define __pyx_n_u_frame_bytes_max __pyx_string_tab[149]
+#define __pyx_n_u_frames __pyx_string_tab[150]
+#define __pyx_n_u_fsencode __pyx_string_tab[151]
+#define __pyx_n_u_fspath __pyx_string_tab[152]
+#define __pyx_n_u_get_into __pyx_string_tab[153]
+#define __pyx_n_u_get_many __pyx_string_tab[154]
+#define __pyx_n_u_groups __pyx_string_tab[155]
+#define __pyx_n_u_hash_bytes __pyx_string_tab[156]
+#define __pyx_n_u_hashes __pyx_string_tab[157]
+#define __pyx_n_u_head __pyx_string_tab[158]
+#define __pyx_n_u_header __pyx_string_tab[159]
+#define __pyx_n_u_hedge_s __pyx_string_tab[160]
+#define __pyx_n_u_hedges __pyx_string_tab[161]
+#define __pyx_n_u_high_mask __pyx_string_tab[162]
+#define __pyx_n_u_hits __pyx_string_tab[163]
+#define __pyx_n_u_home __pyx_string_tab[164]
+#define __pyx_n_u_host __pyx_string_tab[165]
+#define __pyx_n_u_i __pyx_string_tab[166]
+#define __pyx_n_u_inquorate __pyx_string_tab[167]
+#define __pyx_n_u_instance __pyx_string_tab[168]
+#define __pyx_n_u_instance_of __pyx_string_tab[169]
+#define __pyx_n_u_items __pyx_string_tab[170]
+#define __pyx_n_u_join __pyx_string_tab[171]
+#define __pyx_n_u_kept __pyx_string_tab[172]
+#define __pyx_n_u_key __pyx_string_tab[173]
+#define __pyx_n_u_keys __pyx_string_tab[174]
+#define __pyx_n_u_kind __pyx_string_tab[175]
+#define __pyx_n_u_link __pyx_string_tab[176]
+#define __pyx_n_u_low_mask __pyx_string_tab[177]
+#define __pyx_n_u_memory __pyx_string_tab[178]
+#define __pyx_n_u_misses __pyx_string_tab[179]
+#define __pyx_n_u_more __pyx_string_tab[180]
+#define __pyx_n_u_n __pyx_string_tab[181]
+#define __pyx_n_u_name_2 __pyx_string_tab[182]
+#define __pyx_n_u_name_at __pyx_string_tab[183]
+#define __pyx_n_u_now_s __pyx_string_tab[184]
+#define __pyx_n_u_numbers __pyx_string_tab[185]
+#define __pyx_n_u_os __pyx_string_tab[186]
+#define __pyx_n_u_outcomes __pyx_string_tab[187]
+#define __pyx_n_u_pack __pyx_string_tab[188]
+#define __pyx_n_u_packed __pyx_string_tab[189]
+#define __pyx_n_u_parcels __pyx_string_tab[190]
+#define __pyx_n_u_pop __pyx_string_tab[191]
+#define __pyx_n_u_port __pyx_string_tab[192]
+#define __pyx_n_u_probe __pyx_string_tab[193]
+#define __pyx_n_u_quorum __pyx_string_tab[194]
+#define __pyx_n_u_recording __pyx_string_tab[195]
+#define __pyx_n_u_relaxed __pyx_string_tab[196]
+#define __pyx_n_u_remaps __pyx_string_tab[197]
+#define __pyx_n_u_replicas_of __pyx_string_tab[198]
+#define __pyx_n_u_result __pyx_string_tab[199]
+#define __pyx_n_u_retries __pyx_string_tab[200]
+#define __pyx_n_u_room __pyx_string_tab[201]
+#define __pyx_n_u_scan_reads __pyx_string_tab[202]
+#define __pyx_n_u_seen __pyx_string_tab[203]
+#define __pyx_n_u_self __pyx_string_tab[204]
+#define __pyx_n_u_sequence __pyx_string_tab[205]
+#define __pyx_n_u_setdefault __pyx_string_tab[206]
+#define __pyx_n_u_size __pyx_string_tab[207]
+#define __pyx_n_u_slice __pyx_string_tab[208]
+#define __pyx_n_u_slices __pyx_string_tab[209]
+#define __pyx_n_u_stats __pyx_string_tab[210]
+#define __pyx_n_u_strerror __pyx_string_tab[211]
+#define __pyx_n_u_suspect __pyx_string_tab[212]
+#define __pyx_n_u_tailrace_native__client __pyx_string_tab[213]
+#define __pyx_n_u_taken __pyx_string_tab[214]
+#define __pyx_n_u_ticket __pyx_string_tab[215]
+#define __pyx_n_u_ticket_at __pyx_string_tab[216]
+#define __pyx_n_u_told __pyx_string_tab[217]
+#define __pyx_n_u_torn __pyx_string_tab[218]
+#define __pyx_n_u_touches __pyx_string_tab[219]
+#define __pyx_n_u_troubles __pyx_string_tab[220]
+#define __pyx_n_u_two_step_reads __pyx_string_tab[221]
+#define __pyx_n_u_unreachable __pyx_string_tab[222]
+#define __pyx_n_u_value __pyx_string_tab[223]
+#define __pyx_n_u_values __pyx_string_tab[224]
+#define __pyx_n_u_version __pyx_string_tab[225]
+#define __pyx_n_u_versions __pyx_string_tab[226]
+#define __pyx_n_u_view __pyx_string_tab[227]
+#define __pyx_n_u_ways __pyx_string_tab[228]
+#define __pyx_n_u_why __pyx_string_tab[229]
+#define __pyx_n_u_x __pyx_string_tab[230]
+#define __pyx_kp_b__3 __pyx_string_tab[231]
+#define __pyx_kp_b_iso88591_Q __pyx_string_tab[232]
+#define __pyx_kp_b_iso88591_Cq_q_q_4uE_t2S_j_a_LAQ_wgU_c_V3 __pyx_string_tab[233]
+#define __pyx_kp_b_iso88591_t2S_j_a_LAQ_e9_q_FVVWWX_1N_81_2 __pyx_string_tab[234]
+#define __pyx_kp_b_iso88591_A_F_1_4y_HA __pyx_string_tab[235]
+#define __pyx_kp_b_iso88591_A_83d_AZq_A_gZWYYZ_4whaxvS_4whax __pyx_string_tab[236]
+#define __pyx_kp_b_iso88591_A_F_1_G81HKq_HA __pyx_string_tab[237]
+#define __pyx_kp_b_iso88591_A_F_1_iy_fA_HA __pyx_string_tab[238]
+#define __pyx_kp_b_iso88591_A_q_D_xq_1_D_xq_U_eSXXYY_dde __pyx_string_tab[239]
+#define __pyx_kp_b_iso88591_A_xr_Zt4y_A __pyx_string_tab[240]
+#define __pyx_kp_b_iso88591_A_T_E_at7_t7_2V3a_G81Be6_gXQb_V1 __pyx_string_tab[241]
+#define __pyx_kp_b_iso88591_A_s_1_F_1_F_avRs_xs_k_2_1_U_1_0 __pyx_string_tab[242]
+#define __pyx_kp_b_iso88591_A_L_E_at7_t7_2Q_Qe4whar_G81Bk_q __pyx_string_tab[243]
+#define __pyx_kp_b_iso88591_A_F_U_4q_6a_at8STTXXY_z_hat4wa_H __pyx_string_tab[244]
+#define __pyx_kp_b_iso88591_A_F_1_vQc_uCq_k_9AQ_E_D_q_vS_E_C __pyx_string_tab[245]
+#define __pyx_kp_b_iso88591_A_Q_gQ_1_K1A_4L_RvRq_3axs_A_1Cq0 __pyx_string_tab[246]
+#define __pyx_kp_b_iso88591_A_gQ_1_K1A_4L_RvRq_Q_3axs_A_1Cq0 __pyx_string_tab[247]
+#define __pyx_kp_b_iso88591_7q_az __pyx_string_tab[248]
+#define __pyx_kp_b_iso88591_KKdde_1A_V2V2S_1HA_F_1_7_Q_Q_aq __pyx_string_tab[249]
+#define __pyx_kp_b_iso88591_SSllm_F_1_U_y_22C1FJZZ_F_axq_a __pyx_string_tab[250]
 #define __pyx_float_1_0 __pyx_number_tab[0]
 #define __pyx_int_32 __pyx_number_tab[1]
 #define __pyx_int_4294967280 __pyx_number_tab[2]
@@ -3482,11 +3667,13 @@ static CYTHON_SMALL_CODE int __pyx_m_clear(PyObject *m) {
   Py_CLEAR(clear_module_state->__pyx_ptype_7cpython_4type_type);
   Py_CLEAR(clear_module_state->__pyx_ptype_8tailrace_6native_7_client_CellClient);
   Py_CLEAR(clear_module_state->__pyx_type_8tailrace_6native_7_client_CellClient);
+  Py_CLEAR(clear_module_state->__pyx_ptype_8tailrace_6native_7_client_Couriers);
+  Py_CLEAR(clear_module_state->__pyx_type_8tailrace_6native_7_client_Couriers);
   Py_CLEAR(clear_module_state->__pyx_umethod_PyDict_Type_items.method);
   Py_CLEAR(clear_module_state->__pyx_umethod_PyDict_Type_pop.method);
   Py_CLEAR(clear_module_state->__pyx_umethod_PyDict_Type_values.method);
-  for (int i=0; i<16; ++i) { Py_CLEAR(clear_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<209; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<22; ++i) { Py_CLEAR(clear_module_state->__pyx_codeobj_tab[i]); }
+  for (int i=0; i<251; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<4; ++i) { Py_CLEAR(clear_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_clear_contents ### */
 /* CommonTypesMetaclass.module_state_clear */
@@ -3513,11 +3700,13 @@ static CYTHON_SMALL_CODE int __pyx_m_traverse(PyObject *m, visitproc visit, void
   Py_VISIT(traverse_module_state->__pyx_ptype_7cpython_4type_type);
   Py_VISIT(traverse_module_state->__pyx_ptype_8tailrace_6native_7_client_CellClient);
   Py_VISIT(traverse_module_state->__pyx_type_8tailrace_6native_7_client_CellClient);
+  Py_VISIT(traverse_module_state->__pyx_ptype_8tailrace_6native_7_client_Couriers);
+  Py_VISIT(traverse_module_state->__pyx_type_8tailrace_6native_7_client_Couriers);
   Py_VISIT(traverse_module_state->__pyx_umethod_PyDict_Type_items.method);
   Py_VISIT(traverse_module_state->__pyx_umethod_PyDict_Type_pop.method);
   Py_VISIT(traverse_module_state->__pyx_umethod_PyDict_Type_values.method);
-  for (int i=0; i<16; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<209; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<22; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_codeobj_tab[i]); }
+  for (int i=0; i<251; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<4; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_traverse_contents ### */
 /* CommonTypesMetaclass.module_state_traverse */
@@ -3532,7 +3721,7 @@ return 0;
 #endif
 /* #### Code section: module_code ### */
 
-/* "tailrace/native/_client.pyx":127
+/* "tailrace/native/_client.pyx":166
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
@@ -3581,50 +3770,50 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_low_mask,&__pyx_mstate_global->__pyx_n_u_high_mask,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 127, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 166, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 127, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 166, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 127, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 166, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "_weaken_hash", 0) < (0)) __PYX_ERR(0, 127, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "_weaken_hash", 0) < (0)) __PYX_ERR(0, 166, __pyx_L3_error)
     } else {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 127, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 166, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 127, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 166, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     if (values[0]) {
-      __pyx_v_low_mask = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_low_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 127, __pyx_L3_error)
+      __pyx_v_low_mask = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_low_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 166, __pyx_L3_error)
     } else {
       __pyx_v_low_mask = ((uint64_t)((uint64_t)0xFFFFFFFFFFFFFFFF));
     }
     if (values[1]) {
-      __pyx_v_high_mask = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_high_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 127, __pyx_L3_error)
+      __pyx_v_high_mask = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_high_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 166, __pyx_L3_error)
     } else {
       __pyx_v_high_mask = ((uint64_t)((uint64_t)0xFFFFFFFFFFFFFFFF));
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("_weaken_hash", 0, 0, 2, __pyx_nargs); __PYX_ERR(0, 127, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("_weaken_hash", 0, 0, 2, __pyx_nargs); __PYX_ERR(0, 166, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -3652,7 +3841,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client__weaken_hash(CYTHON_UNUSED 
   __Pyx_RefNannyDeclarations
   __Pyx_RefNannySetupContext("_weaken_hash", 0);
 
-  /* "tailrace/native/_client.pyx":129
+  /* "tailrace/native/_client.pyx":168
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):
  *     """Only for tests: keep these bits of every hash of this module. Without arguments, all of them again."""
  *     tr_key_hash_weaken(low_mask, high_mask)             # <<<<<<<<<<<<<<
@@ -3661,7 +3850,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client__weaken_hash(CYTHON_UNUSED 
 */
   tr_key_hash_weaken(__pyx_v_low_mask, __pyx_v_high_mask);
 
-  /* "tailrace/native/_client.pyx":127
+  /* "tailrace/native/_client.pyx":166
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
@@ -3676,7 +3865,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client__weaken_hash(CYTHON_UNUSED 
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":132
+/* "tailrace/native/_client.pyx":171
  * 
  * 
  * cdef _refuse(int error, const char *why, what):             # <<<<<<<<<<<<<<
@@ -3705,41 +3894,41 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("_refuse", 0);
 
-  /* "tailrace/native/_client.pyx":133
+  /* "tailrace/native/_client.pyx":172
  * 
  * cdef _refuse(int error, const char *why, what):
  *     text = why.decode("utf-8", "replace")             # <<<<<<<<<<<<<<
  *     if error == errno.EINVAL:
  *         raise ValueError(text)
 */
-  __pyx_t_1 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 133, __pyx_L1_error)
-  __pyx_t_2 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_1, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 133, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 172, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_1, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 172, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   __pyx_v_text = __pyx_t_2;
   __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":134
+  /* "tailrace/native/_client.pyx":173
  * cdef _refuse(int error, const char *why, what):
  *     text = why.decode("utf-8", "replace")
  *     if error == errno.EINVAL:             # <<<<<<<<<<<<<<
  *         raise ValueError(text)
  *     raise OSError(error, f"{text}: {os.strerror(error)}", what)
 */
-  __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 134, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 173, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 134, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 173, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_EINVAL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 134, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_EINVAL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 173, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_5 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_2, __pyx_t_4, Py_EQ); if (unlikely((__pyx_t_5 < 0))) __PYX_ERR(0, 134, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_2, __pyx_t_4, Py_EQ); if (unlikely((__pyx_t_5 < 0))) __PYX_ERR(0, 173, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   if (unlikely(__pyx_t_5)) {
 
 
-    /* "tailrace/native/_client.pyx":135
+    /* "tailrace/native/_client.pyx":174
  *     text = why.decode("utf-8", "replace")
  *     if error == errno.EINVAL:
  *         raise ValueError(text)             # <<<<<<<<<<<<<<
@@ -3752,14 +3941,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
       PyObject *__pyx_callargs[2] = {__pyx_t_2, __pyx_v_text};
       __pyx_t_4 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_6, (2-__pyx_t_6) | (__pyx_t_6*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 135, __pyx_L1_error)
+      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 174, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
     }
     __Pyx_Raise(__pyx_t_4, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    __PYX_ERR(0, 135, __pyx_L1_error)
+    __PYX_ERR(0, 174, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":134
+    /* "tailrace/native/_client.pyx":173
  * cdef _refuse(int error, const char *why, what):
  *     text = why.decode("utf-8", "replace")
  *     if error == errno.EINVAL:             # <<<<<<<<<<<<<<
@@ -3768,7 +3957,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
 */
   }
 
-  /* "tailrace/native/_client.pyx":136
+  /* "tailrace/native/_client.pyx":175
  *     if error == errno.EINVAL:
  *         raise ValueError(text)
  *     raise OSError(error, f"{text}: {os.strerror(error)}", what)             # <<<<<<<<<<<<<<
@@ -3776,22 +3965,22 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
  * 
 */
   __pyx_t_2 = NULL;
-  __pyx_t_3 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_7 = __Pyx_PyObject_FormatSimple(__pyx_v_text, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyObject_FormatSimple(__pyx_v_text, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  __Pyx_GetModuleGlobalName(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  __pyx_t_9 = __Pyx_PyObject_GetAttrStr(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_strerror); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_9 = __Pyx_PyObject_GetAttrStr(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_strerror); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_9);
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-  __pyx_t_8 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  __pyx_t_10 = __Pyx_PyObject_CallOneArg(__pyx_t_9, __pyx_t_8); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_10 = __Pyx_PyObject_CallOneArg(__pyx_t_9, __pyx_t_8); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_10);
   __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-  __pyx_t_8 = __Pyx_PyObject_FormatSimple(__pyx_t_10, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 136, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyObject_FormatSimple(__pyx_t_10, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
   __pyx_t_11[0] = __pyx_t_7;
@@ -3806,7 +3995,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
   __pyx_t_12 |= __Pyx_PyUnicode_KIND_04(__pyx_t_11[0]) | __Pyx_PyUnicode_KIND_04(__pyx_t_11[2]);
   #endif
   __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_11, 3, __pyx_t_1, __pyx_t_12);
-  if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 136, __pyx_L1_error)
+  if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 175, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_10);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
@@ -3817,14 +4006,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-    if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 136, __pyx_L1_error)
+    if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 175, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
   }
   __Pyx_Raise(__pyx_t_4, 0, 0, 0);
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  __PYX_ERR(0, 136, __pyx_L1_error)
+  __PYX_ERR(0, 175, __pyx_L1_error)
 
-  /* "tailrace/native/_client.pyx":132
+  /* "tailrace/native/_client.pyx":171
  * 
  * 
  * cdef _refuse(int error, const char *why, what):             # <<<<<<<<<<<<<<
@@ -3849,7 +4038,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_client__refuse(int __pyx_v_error, c
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":139
+/* "tailrace/native/_client.pyx":178
  * 
  * 
  * cdef inline tuple _as_tuple(tr_version version):             # <<<<<<<<<<<<<<
@@ -3869,27 +4058,27 @@ static CYTHON_INLINE PyObject *__pyx_f_8tailrace_6native_7_client__as_tuple(tr_v
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("_as_tuple", 0);
 
-  /* "tailrace/native/_client.pyx":140
+  /* "tailrace/native/_client.pyx":179
  * 
  * cdef inline tuple _as_tuple(tr_version version):
  *     return version.clock, version.client, version.sequence             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_1 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 140, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 179, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __pyx_t_2 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 140, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 179, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 140, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 179, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = PyTuple_New(3); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 140, __pyx_L1_error)
+  __pyx_t_4 = PyTuple_New(3); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 179, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_GIVEREF(__pyx_t_1);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 0, __pyx_t_1) != (0)) __PYX_ERR(0, 140, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 0, __pyx_t_1) != (0)) __PYX_ERR(0, 179, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_2);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 140, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 179, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_3);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 2, __pyx_t_3) != (0)) __PYX_ERR(0, 140, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 2, __pyx_t_3) != (0)) __PYX_ERR(0, 179, __pyx_L1_error);
   __pyx_t_1 = 0;
   __pyx_t_2 = 0;
   __pyx_t_3 = 0;
@@ -3904,7 +4093,7 @@ static CYTHON_INLINE PyObject *__pyx_f_8tailrace_6native_7_client__as_tuple(tr_v
   __pyx_t_4 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":139
+  /* "tailrace/native/_client.pyx":178
  * 
  * 
  * cdef inline tuple _as_tuple(tr_version version):             # <<<<<<<<<<<<<<
@@ -3926,7 +4115,7 @@ static CYTHON_INLINE PyObject *__pyx_f_8tailrace_6native_7_client__as_tuple(tr_v
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":143
+/* "tailrace/native/_client.pyx":182
  * 
  * 
  * cdef uint64_t _after(double seconds) noexcept:             # <<<<<<<<<<<<<<
@@ -3942,7 +4131,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_client__after(double __pyx_v_seconds
   double __pyx_t_3;
   int __pyx_t_4;
 
-  /* "tailrace/native/_client.pyx":145
+  /* "tailrace/native/_client.pyx":184
  * cdef uint64_t _after(double seconds) noexcept:
  *     cdef timespec now
  *     clock_gettime(CLOCK_MONOTONIC, &now)             # <<<<<<<<<<<<<<
@@ -3951,7 +4140,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_client__after(double __pyx_v_seconds
 */
   (void)(clock_gettime(CLOCK_MONOTONIC, (&__pyx_v_now)));
 
-  /* "tailrace/native/_client.pyx":146
+  /* "tailrace/native/_client.pyx":185
  *     cdef timespec now
  *     clock_gettime(CLOCK_MONOTONIC, &now)
  *     return <uint64_t> now.tv_sec * 1000000000 + <uint64_t> now.tv_nsec + <uint64_t> (max(seconds, 0.0) * 1e9)             # <<<<<<<<<<<<<<
@@ -3979,7 +4168,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_client__after(double __pyx_v_seconds
 
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":143
+  /* "tailrace/native/_client.pyx":182
  * 
  * 
  * cdef uint64_t _after(double seconds) noexcept:             # <<<<<<<<<<<<<<
@@ -3994,7 +4183,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_client__after(double __pyx_v_seconds
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":149
+/* "tailrace/native/_client.pyx":188
  * 
  * 
  * def replicas_of(bytes key not None, uint32_t backends, uint32_t copies):             # <<<<<<<<<<<<<<
@@ -4044,46 +4233,46 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_key,&__pyx_mstate_global->__pyx_n_u_backends,&__pyx_mstate_global->__pyx_n_u_copies,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 149, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 188, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 149, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 188, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 149, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 188, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 149, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 188, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "replicas_of", 0) < (0)) __PYX_ERR(0, 149, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "replicas_of", 0) < (0)) __PYX_ERR(0, 188, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("replicas_of", 1, 3, 3, i); __PYX_ERR(0, 149, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("replicas_of", 1, 3, 3, i); __PYX_ERR(0, 188, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 149, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 188, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 149, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 188, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 149, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 188, __pyx_L3_error)
     }
     __pyx_v_key = ((PyObject*)values[0]);
-    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 149, __pyx_L3_error)
-    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 149, __pyx_L3_error)
+    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 188, __pyx_L3_error)
+    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 188, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("replicas_of", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 149, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("replicas_of", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 188, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -4094,7 +4283,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_key), (&PyBytes_Type), 0, "key", 1))) __PYX_ERR(0, 149, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_key), (&PyBytes_Type), 0, "key", 1))) __PYX_ERR(0, 188, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_2replicas_of(__pyx_self, __pyx_v_key, __pyx_v_backends, __pyx_v_copies);
 
   /* function exit code */
@@ -4119,7 +4308,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
 static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED PyObject *__pyx_self, PyObject *__pyx_v_key, uint32_t __pyx_v_backends, uint32_t __pyx_v_copies) {
   tr_slice __pyx_v_slice;
   uint32_t __pyx_v_home;
-  uint32_t __pyx_7genexpr__pyx_v_copy;
+  uint32_t __pyx_8genexpr1__pyx_v_copy;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   int __pyx_t_1;
@@ -4143,7 +4332,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("replicas_of", 0);
 
-  /* "tailrace/native/_client.pyx":152
+  /* "tailrace/native/_client.pyx":191
  *     """The backends that have a key, its home first."""
  *     cdef tr_slice slice
  *     if not 1 <= copies <= backends:             # <<<<<<<<<<<<<<
@@ -4160,7 +4349,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
   if (unlikely(__pyx_t_2)) {
 
 
-    /* "tailrace/native/_client.pyx":153
+    /* "tailrace/native/_client.pyx":192
  *     cdef tr_slice slice
  *     if not 1 <= copies <= backends:
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")             # <<<<<<<<<<<<<<
@@ -4168,9 +4357,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
  *     cdef uint32_t home = tr_home_of(tr_key_hash_of(slice), backends)
 */
     __pyx_t_4 = NULL;
-    __pyx_t_5 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 153, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 192, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
-    __pyx_t_6 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 153, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 192, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_6);
     __pyx_t_7[0] = __pyx_mstate_global->__pyx_kp_u_copies_2;
     __pyx_t_7[1] = __pyx_t_5;
@@ -4184,7 +4373,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
     #endif
     __pyx_t_9 = 0;
     __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_7, 6, __pyx_t_8, __pyx_t_9);
-    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 153, __pyx_L1_error)
+    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 192, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
@@ -4194,14 +4383,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_11, (2-__pyx_t_11) | (__pyx_t_11*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 153, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 192, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 153, __pyx_L1_error)
+    __PYX_ERR(0, 192, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":152
+    /* "tailrace/native/_client.pyx":191
  *     """The backends that have a key, its home first."""
  *     cdef tr_slice slice
  *     if not 1 <= copies <= backends:             # <<<<<<<<<<<<<<
@@ -4210,7 +4399,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
 */
   }
 
-  /* "tailrace/native/_client.pyx":154
+  /* "tailrace/native/_client.pyx":193
  *     if not 1 <= copies <= backends:
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
  *     slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -4224,7 +4413,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
   __pyx_v_slice.at = __pyx_t_12;
   __pyx_v_slice.count = __pyx_t_8;
 
-  /* "tailrace/native/_client.pyx":155
+  /* "tailrace/native/_client.pyx":194
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
  *     slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *     cdef uint32_t home = tr_home_of(tr_key_hash_of(slice), backends)             # <<<<<<<<<<<<<<
@@ -4233,7 +4422,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
 */
   __pyx_v_home = tr_home_of(tr_key_hash_of(__pyx_v_slice), __pyx_v_backends);
 
-  /* "tailrace/native/_client.pyx":156
+  /* "tailrace/native/_client.pyx":195
  *     slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *     cdef uint32_t home = tr_home_of(tr_key_hash_of(slice), backends)
  *     return [(home + copy) % backends for copy in range(copies)]             # <<<<<<<<<<<<<<
@@ -4241,25 +4430,25 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
  * 
 */
   { /* enter inner scope */
-    __pyx_t_3 = PyList_New(0); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 156, __pyx_L1_error)
+    __pyx_t_3 = PyList_New(0); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 195, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
 
     __pyx_t_13 = __pyx_v_copies;
     __pyx_t_14 = __pyx_t_13;
 
     for (__pyx_t_15 = 0; __pyx_t_15 < __pyx_t_14; __pyx_t_15+=1) {
-      __pyx_7genexpr__pyx_v_copy = __pyx_t_15;
-      __pyx_t_16 = (__pyx_v_home + __pyx_7genexpr__pyx_v_copy);
+      __pyx_8genexpr1__pyx_v_copy = __pyx_t_15;
+      __pyx_t_16 = (__pyx_v_home + __pyx_8genexpr1__pyx_v_copy);
 
       if (unlikely(__pyx_v_backends == 0)) {
         PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
-        __PYX_ERR(0, 156, __pyx_L1_error)
+        __PYX_ERR(0, 195, __pyx_L1_error)
       }
-      __pyx_t_10 = __Pyx_PyLong_From_uint32_t((__pyx_t_16 % __pyx_v_backends)); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 156, __pyx_L1_error)
+      __pyx_t_10 = __Pyx_PyLong_From_uint32_t((__pyx_t_16 % __pyx_v_backends)); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 195, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_10);
 
       __Pyx_GIVEREF(__pyx_t_10);
-      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_3, __pyx_t_10))) __PYX_ERR(0, 156, __pyx_L1_error)
+      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_3, __pyx_t_10))) __PYX_ERR(0, 195, __pyx_L1_error)
       __pyx_t_10 = 0;
     }
 
@@ -4275,7 +4464,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
   __pyx_t_3 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":149
+  /* "tailrace/native/_client.pyx":188
  * 
  * 
  * def replicas_of(bytes key not None, uint32_t backends, uint32_t copies):             # <<<<<<<<<<<<<<
@@ -4301,7 +4490,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_2replicas_of(CYTHON_UNUSED 
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":173
+/* "tailrace/native/_client.pyx":212
  *     cdef uint32_t touched_count
  * 
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,             # <<<<<<<<<<<<<<
@@ -4353,62 +4542,62 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backends,&__pyx_mstate_global->__pyx_n_u_copies,&__pyx_mstate_global->__pyx_n_u_quorum,&__pyx_mstate_global->__pyx_n_u_attempts_max,&__pyx_mstate_global->__pyx_n_u_data_bytes_max,&__pyx_mstate_global->__pyx_n_u_hedge_s,&__pyx_mstate_global->__pyx_n_u_recording,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL_TPNEW(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 173, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 212, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 173, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 212, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 173, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 212, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 173, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 212, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 173, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 212, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 3, 3, i); __PYX_ERR(0, 173, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 3, 3, i); __PYX_ERR(0, 212, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 173, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 212, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 173, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 212, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 173, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 212, __pyx_L3_error)
     }
-    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L3_error)
-    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L3_error)
-    __pyx_v_quorum = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_quorum == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L3_error)
+    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 212, __pyx_L3_error)
+    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 212, __pyx_L3_error)
+    __pyx_v_quorum = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_quorum == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 212, __pyx_L3_error)
     if (values[3]) {
-      __pyx_v_attempts_max = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_attempts_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L3_error)
+      __pyx_v_attempts_max = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_attempts_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 212, __pyx_L3_error)
     } else {
       __pyx_v_attempts_max = ((uint32_t)8);
     }
     if (values[4]) {
-      __pyx_v_data_bytes_max = __Pyx_PyLong_As_uint32_t(values[4]); if (unlikely((__pyx_v_data_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+      __pyx_v_data_bytes_max = __Pyx_PyLong_As_uint32_t(values[4]); if (unlikely((__pyx_v_data_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 213, __pyx_L3_error)
     } else {
       __pyx_v_data_bytes_max = ((uint32_t)0x4000);
     }
     if (values[5]) {
-      __pyx_v_hedge_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_hedge_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+      __pyx_v_hedge_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_hedge_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 213, __pyx_L3_error)
     } else {
       __pyx_v_hedge_s = ((double)0.03);
     }
     if (values[6]) {
-      __pyx_v_recording = __Pyx_PyObject_IsTrue(values[6]); if (unlikely((__pyx_v_recording == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+      __pyx_v_recording = __Pyx_PyObject_IsTrue(values[6]); if (unlikely((__pyx_v_recording == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 213, __pyx_L3_error)
     } else {
 
-      /* "tailrace/native/_client.pyx":174
+      /* "tailrace/native/_client.pyx":213
  * 
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):             # <<<<<<<<<<<<<<
@@ -4420,7 +4609,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 173, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 212, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -4433,7 +4622,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __pyx_L4_argument_unpacking_done:;
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(((struct __pyx_obj_8tailrace_6native_7_client_CellClient *)__pyx_v_self), __pyx_v_backends, __pyx_v_copies, __pyx_v_quorum, __pyx_v_attempts_max, __pyx_v_data_bytes_max, __pyx_v_hedge_s, __pyx_v_recording);
 
-  /* "tailrace/native/_client.pyx":173
+  /* "tailrace/native/_client.pyx":212
  *     cdef uint32_t touched_count
  * 
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,             # <<<<<<<<<<<<<<
@@ -4485,7 +4674,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__cinit__", 0);
 
-  /* "tailrace/native/_client.pyx":175
+  /* "tailrace/native/_client.pyx":214
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)             # <<<<<<<<<<<<<<
@@ -4505,7 +4694,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     goto __pyx_L4_bool_binop_done;
   }
 
-  /* "tailrace/native/_client.pyx":176
+  /* "tailrace/native/_client.pyx":215
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
  *                 and 1 <= quorum <= copies):             # <<<<<<<<<<<<<<
@@ -4515,7 +4704,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   __pyx_t_2 = (1 <= __pyx_v_copies);
   if (__pyx_t_2) {
 
-    /* "tailrace/native/_client.pyx":175
+    /* "tailrace/native/_client.pyx":214
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)             # <<<<<<<<<<<<<<
@@ -4548,7 +4737,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     goto __pyx_L4_bool_binop_done;
   }
 
-  /* "tailrace/native/_client.pyx":176
+  /* "tailrace/native/_client.pyx":215
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
  *                 and 1 <= quorum <= copies):             # <<<<<<<<<<<<<<
@@ -4564,7 +4753,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 
   __pyx_L4_bool_binop_done:;
 
-  /* "tailrace/native/_client.pyx":175
+  /* "tailrace/native/_client.pyx":214
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)             # <<<<<<<<<<<<<<
@@ -4577,7 +4766,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   if (unlikely(__pyx_t_2)) {
 
 
-    /* "tailrace/native/_client.pyx":177
+    /* "tailrace/native/_client.pyx":216
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
  *                 and 1 <= quorum <= copies):
  *             raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "             # <<<<<<<<<<<<<<
@@ -4585,21 +4774,21 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
  *         if tr_client_open(&self.client, backends, copies, quorum):
 */
     __pyx_t_8 = NULL;
-    __pyx_t_9 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 177, __pyx_L1_error)
+    __pyx_t_9 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 216, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
-    __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 177, __pyx_L1_error)
+    __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 216, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
-    __pyx_t_11 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_quorum, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 177, __pyx_L1_error)
+    __pyx_t_11 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_quorum, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 216, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_11);
 
-    /* "tailrace/native/_client.pyx":178
+    /* "tailrace/native/_client.pyx":217
  *                 and 1 <= quorum <= copies):
  *             raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "
  *                              f"at most {TR_COPIES_MAX} copies, no more than backends, and a quorum among them")             # <<<<<<<<<<<<<<
  *         if tr_client_open(&self.client, backends, copies, quorum):
  *             raise MemoryError(f"no memory for {backends} backends")
 */
-    __pyx_t_12 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_COPIES_MAX, 0, ' ', 'd'); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 178, __pyx_L1_error)
+    __pyx_t_12 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_COPIES_MAX, 0, ' ', 'd'); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 217, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
     __pyx_t_13[0] = __pyx_mstate_global->__pyx_kp_u_backends_2;
     __pyx_t_13[1] = __pyx_t_9;
@@ -4611,7 +4800,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     __pyx_t_13[7] = __pyx_t_12;
     __pyx_t_13[8] = __pyx_mstate_global->__pyx_kp_u_copies_no_more_than_backends_an;
 
-    /* "tailrace/native/_client.pyx":177
+    /* "tailrace/native/_client.pyx":216
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
  *                 and 1 <= quorum <= copies):
  *             raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "             # <<<<<<<<<<<<<<
@@ -4627,7 +4816,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     #endif
     __pyx_t_15 = 0;
     __pyx_t_16 = __Pyx_PyUnicode_Join(__pyx_t_13, 9, __pyx_t_14, __pyx_t_15);
-    if (unlikely(!__pyx_t_16)) __PYX_ERR(0, 177, __pyx_L1_error)
+    if (unlikely(!__pyx_t_16)) __PYX_ERR(0, 216, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_16);
     __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
@@ -4639,14 +4828,14 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
       __pyx_t_7 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_17, (2-__pyx_t_17) | (__pyx_t_17*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_8); __pyx_t_8 = 0;
       __Pyx_DECREF(__pyx_t_16); __pyx_t_16 = 0;
-      if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 177, __pyx_L1_error)
+      if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 216, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
     }
     __Pyx_Raise(__pyx_t_7, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-    __PYX_ERR(0, 177, __pyx_L1_error)
+    __PYX_ERR(0, 216, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":175
+    /* "tailrace/native/_client.pyx":214
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
  *                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
  *         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)             # <<<<<<<<<<<<<<
@@ -4655,7 +4844,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   }
 
-  /* "tailrace/native/_client.pyx":179
+  /* "tailrace/native/_client.pyx":218
  *             raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "
  *                              f"at most {TR_COPIES_MAX} copies, no more than backends, and a quorum among them")
  *         if tr_client_open(&self.client, backends, copies, quorum):             # <<<<<<<<<<<<<<
@@ -4667,7 +4856,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   if (unlikely(__pyx_t_2)) {
 
 
-    /* "tailrace/native/_client.pyx":180
+    /* "tailrace/native/_client.pyx":219
  *                              f"at most {TR_COPIES_MAX} copies, no more than backends, and a quorum among them")
  *         if tr_client_open(&self.client, backends, copies, quorum):
  *             raise MemoryError(f"no memory for {backends} backends")             # <<<<<<<<<<<<<<
@@ -4675,7 +4864,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
  *         self.client.hedge_ns = <uint64_t> (hedge_s * 1e9)
 */
     __pyx_t_16 = NULL;
-    __pyx_t_8 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 180, __pyx_L1_error)
+    __pyx_t_8 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 219, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_8);
     __pyx_t_18[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
     __pyx_t_18[1] = __pyx_t_8;
@@ -4686,7 +4875,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     #endif
     __pyx_t_15 = 0;
     __pyx_t_12 = __Pyx_PyUnicode_Join(__pyx_t_18, 3, __pyx_t_14, __pyx_t_15);
-    if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 180, __pyx_L1_error)
+    if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 219, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
     __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
     __pyx_t_17 = 1;
@@ -4695,14 +4884,14 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
       __pyx_t_7 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_17, (2-__pyx_t_17) | (__pyx_t_17*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_16); __pyx_t_16 = 0;
       __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-      if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 180, __pyx_L1_error)
+      if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 219, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
     }
     __Pyx_Raise(__pyx_t_7, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-    __PYX_ERR(0, 180, __pyx_L1_error)
+    __PYX_ERR(0, 219, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":179
+    /* "tailrace/native/_client.pyx":218
  *             raise ValueError(f"backends={backends}, copies={copies}, quorum={quorum}; a cell has 1 to 65536 backends, "
  *                              f"at most {TR_COPIES_MAX} copies, no more than backends, and a quorum among them")
  *         if tr_client_open(&self.client, backends, copies, quorum):             # <<<<<<<<<<<<<<
@@ -4711,7 +4900,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   }
 
-  /* "tailrace/native/_client.pyx":181
+  /* "tailrace/native/_client.pyx":220
  *         if tr_client_open(&self.client, backends, copies, quorum):
  *             raise MemoryError(f"no memory for {backends} backends")
  *         self.client.attempts_max, self.client.data_bytes_max = min(max(attempts_max, 1), 255), data_bytes_max             # <<<<<<<<<<<<<<
@@ -4755,7 +4944,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   __pyx_v_self->client.attempts_max = __pyx_t_19;
   __pyx_v_self->client.data_bytes_max = __pyx_t_5;
 
-  /* "tailrace/native/_client.pyx":182
+  /* "tailrace/native/_client.pyx":221
  *             raise MemoryError(f"no memory for {backends} backends")
  *         self.client.attempts_max, self.client.data_bytes_max = min(max(attempts_max, 1), 255), data_bytes_max
  *         self.client.hedge_ns = <uint64_t> (hedge_s * 1e9)             # <<<<<<<<<<<<<<
@@ -4764,16 +4953,16 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   __pyx_v_self->client.hedge_ns = ((uint64_t)(__pyx_v_hedge_s * 1e9));
 
-  /* "tailrace/native/_client.pyx":183
+  /* "tailrace/native/_client.pyx":222
  *         self.client.attempts_max, self.client.data_bytes_max = min(max(attempts_max, 1), 255), data_bytes_max
  *         self.client.hedge_ns = <uint64_t> (hedge_s * 1e9)
  *         self.asks, self.unreachable = [], []             # <<<<<<<<<<<<<<
  *         self.recording = recording
  *         if recording:
 */
-  __pyx_t_7 = PyList_New(0); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 183, __pyx_L1_error)
+  __pyx_t_7 = PyList_New(0); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 222, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  __pyx_t_12 = PyList_New(0); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 183, __pyx_L1_error)
+  __pyx_t_12 = PyList_New(0); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 222, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_12);
   __Pyx_GIVEREF(__pyx_t_7);
   __Pyx_GOTREF(__pyx_v_self->asks);
@@ -4784,7 +4973,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   __Pyx_DECREF_SET(__pyx_v_self->unreachable, ((PyObject*)__pyx_t_12));
   __pyx_t_12 = 0;
 
-  /* "tailrace/native/_client.pyx":184
+  /* "tailrace/native/_client.pyx":223
  *         self.client.hedge_ns = <uint64_t> (hedge_s * 1e9)
  *         self.asks, self.unreachable = [], []
  *         self.recording = recording             # <<<<<<<<<<<<<<
@@ -4793,7 +4982,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   __pyx_v_self->recording = __pyx_v_recording;
 
-  /* "tailrace/native/_client.pyx":185
+  /* "tailrace/native/_client.pyx":224
  *         self.asks, self.unreachable = [], []
  *         self.recording = recording
  *         if recording:             # <<<<<<<<<<<<<<
@@ -4802,7 +4991,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   if (__pyx_v_recording) {
 
-    /* "tailrace/native/_client.pyx":186
+    /* "tailrace/native/_client.pyx":225
  *         self.recording = recording
  *         if recording:
  *             self.touched = <tr_key_hash *> malloc(_TOUCHES * sizeof(tr_key_hash))             # <<<<<<<<<<<<<<
@@ -4811,7 +5000,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
     __pyx_v_self->touched = ((tr_key_hash *)malloc((__pyx_e_8tailrace_6native_7_client__TOUCHES * (sizeof(tr_key_hash)))));
 
-    /* "tailrace/native/_client.pyx":187
+    /* "tailrace/native/_client.pyx":226
  *         if recording:
  *             self.touched = <tr_key_hash *> malloc(_TOUCHES * sizeof(tr_key_hash))
  *             if self.touched == NULL:             # <<<<<<<<<<<<<<
@@ -4823,7 +5012,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
     if (unlikely(__pyx_t_2)) {
 
 
-      /* "tailrace/native/_client.pyx":188
+      /* "tailrace/native/_client.pyx":227
  *             self.touched = <tr_key_hash *> malloc(_TOUCHES * sizeof(tr_key_hash))
  *             if self.touched == NULL:
  *                 raise MemoryError("no memory for access records")             # <<<<<<<<<<<<<<
@@ -4836,14 +5025,14 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
         PyObject *__pyx_callargs[2] = {__pyx_t_7, __pyx_mstate_global->__pyx_kp_u_no_memory_for_access_records};
         __pyx_t_12 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_17, (2-__pyx_t_17) | (__pyx_t_17*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_7); __pyx_t_7 = 0;
-        if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 188, __pyx_L1_error)
+        if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 227, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_12);
       }
       __Pyx_Raise(__pyx_t_12, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-      __PYX_ERR(0, 188, __pyx_L1_error)
+      __PYX_ERR(0, 227, __pyx_L1_error)
 
-      /* "tailrace/native/_client.pyx":187
+      /* "tailrace/native/_client.pyx":226
  *         if recording:
  *             self.touched = <tr_key_hash *> malloc(_TOUCHES * sizeof(tr_key_hash))
  *             if self.touched == NULL:             # <<<<<<<<<<<<<<
@@ -4852,7 +5041,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
     }
 
-    /* "tailrace/native/_client.pyx":185
+    /* "tailrace/native/_client.pyx":224
  *         self.asks, self.unreachable = [], []
  *         self.recording = recording
  *         if recording:             # <<<<<<<<<<<<<<
@@ -4861,7 +5050,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
 */
   }
 
-  /* "tailrace/native/_client.pyx":173
+  /* "tailrace/native/_client.pyx":212
  *     cdef uint32_t touched_count
  * 
  *     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,             # <<<<<<<<<<<<<<
@@ -4888,7 +5077,7 @@ static int __pyx_pf_8tailrace_6native_7_client_10CellClient___cinit__(struct __p
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":190
+/* "tailrace/native/_client.pyx":229
  *                 raise MemoryError("no memory for access records")
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -4911,7 +5100,7 @@ static void __pyx_pw_8tailrace_6native_7_client_10CellClient_3__dealloc__(PyObje
 
 static void __pyx_pf_8tailrace_6native_7_client_10CellClient_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self) {
 
-  /* "tailrace/native/_client.pyx":191
+  /* "tailrace/native/_client.pyx":230
  * 
  *     def __dealloc__(self):
  *         tr_client_close(&self.client)             # <<<<<<<<<<<<<<
@@ -4920,7 +5109,7 @@ static void __pyx_pf_8tailrace_6native_7_client_10CellClient_2__dealloc__(struct
 */
   tr_client_close((&__pyx_v_self->client));
 
-  /* "tailrace/native/_client.pyx":192
+  /* "tailrace/native/_client.pyx":231
  *     def __dealloc__(self):
  *         tr_client_close(&self.client)
  *         free(self.touched)             # <<<<<<<<<<<<<<
@@ -4929,7 +5118,7 @@ static void __pyx_pf_8tailrace_6native_7_client_10CellClient_2__dealloc__(struct
 */
   free(__pyx_v_self->touched);
 
-  /* "tailrace/native/_client.pyx":190
+  /* "tailrace/native/_client.pyx":229
  *                 raise MemoryError("no memory for access records")
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -4941,7 +5130,7 @@ static void __pyx_pf_8tailrace_6native_7_client_10CellClient_2__dealloc__(struct
 
 }
 
-/* "tailrace/native/_client.pyx":194
+/* "tailrace/native/_client.pyx":233
  *         free(self.touched)
  * 
  *     cdef int check(self, uint32_t backend) except -1:             # <<<<<<<<<<<<<<
@@ -4967,7 +5156,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("check", 0);
 
-  /* "tailrace/native/_client.pyx":195
+  /* "tailrace/native/_client.pyx":234
  * 
  *     cdef int check(self, uint32_t backend) except -1:
  *         if backend >= self.client.backends:             # <<<<<<<<<<<<<<
@@ -4979,7 +5168,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
   if (unlikely(__pyx_t_1)) {
 
 
-    /* "tailrace/native/_client.pyx":196
+    /* "tailrace/native/_client.pyx":235
  *     cdef int check(self, uint32_t backend) except -1:
  *         if backend >= self.client.backends:
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")             # <<<<<<<<<<<<<<
@@ -4987,9 +5176,9 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
  * 
 */
     __pyx_t_3 = NULL;
-    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backend, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 196, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backend, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 235, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
-    __pyx_t_5 = __Pyx_PyUnicode_From_long((__pyx_v_self->client.backends - 1), 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 196, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_long((__pyx_v_self->client.backends - 1), 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 235, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_backend;
     __pyx_t_6[1] = __pyx_t_4;
@@ -5001,7 +5190,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
     #endif
     __pyx_t_8 = 0;
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_6, 4, __pyx_t_7, __pyx_t_8);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 196, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 235, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
@@ -5011,14 +5200,14 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 196, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 235, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 196, __pyx_L1_error)
+    __PYX_ERR(0, 235, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":195
+    /* "tailrace/native/_client.pyx":234
  * 
  *     cdef int check(self, uint32_t backend) except -1:
  *         if backend >= self.client.backends:             # <<<<<<<<<<<<<<
@@ -5027,20 +5216,20 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_client.pyx":197
+  /* "tailrace/native/_client.pyx":236
  *         if backend >= self.client.backends:
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
  *         return self.begin()             # <<<<<<<<<<<<<<
  * 
  *     cdef int begin(self) except -1:
 */
-  __pyx_t_8 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 197, __pyx_L1_error)
+  __pyx_t_8 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 236, __pyx_L1_error)
   {
     __pyx_r = __pyx_t_8;
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":194
+  /* "tailrace/native/_client.pyx":233
  *         free(self.touched)
  * 
  *     cdef int check(self, uint32_t backend) except -1:             # <<<<<<<<<<<<<<
@@ -5063,7 +5252,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_check(struct __pyx_ob
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":199
+/* "tailrace/native/_client.pyx":238
  *         return self.begin()
  * 
  *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
@@ -5082,7 +5271,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("begin", 0);
 
-  /* "tailrace/native/_client.pyx":200
+  /* "tailrace/native/_client.pyx":239
  * 
  *     cdef int begin(self) except -1:
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -5091,7 +5280,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
 */
   if (unlikely(__pyx_v_self->busy)) {
 
-    /* "tailrace/native/_client.pyx":201
+    /* "tailrace/native/_client.pyx":240
  *     cdef int begin(self) except -1:
  *         if self.busy:
  *             raise RuntimeError("this client is reading for another thread; use one for each")             # <<<<<<<<<<<<<<
@@ -5104,14 +5293,14 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
       PyObject *__pyx_callargs[2] = {__pyx_t_2, __pyx_mstate_global->__pyx_kp_u_this_client_is_reading_for_anoth};
       __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_RuntimeError)), __pyx_callargs+__pyx_t_3, (2-__pyx_t_3) | (__pyx_t_3*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 201, __pyx_L1_error)
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 240, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
     }
     __Pyx_Raise(__pyx_t_1, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-    __PYX_ERR(0, 201, __pyx_L1_error)
+    __PYX_ERR(0, 240, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":200
+    /* "tailrace/native/_client.pyx":239
  * 
  *     cdef int begin(self) except -1:
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -5120,7 +5309,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_client.pyx":202
+  /* "tailrace/native/_client.pyx":241
  *         if self.busy:
  *             raise RuntimeError("this client is reading for another thread; use one for each")
  *         self.busy = True             # <<<<<<<<<<<<<<
@@ -5129,7 +5318,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
 */
   __pyx_v_self->busy = 1;
 
-  /* "tailrace/native/_client.pyx":203
+  /* "tailrace/native/_client.pyx":242
  *             raise RuntimeError("this client is reading for another thread; use one for each")
  *         self.busy = True
  *         return 0             # <<<<<<<<<<<<<<
@@ -5142,7 +5331,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":199
+  /* "tailrace/native/_client.pyx":238
  *         return self.begin()
  * 
  *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
@@ -5162,7 +5351,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_begin(struct __pyx_ob
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":205
+/* "tailrace/native/_client.pyx":244
  *         return 0
  * 
  *     def attach_view(self, uint32_t backend, folder, uint64_t config_id):             # <<<<<<<<<<<<<<
@@ -5212,46 +5401,46 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,&__pyx_mstate_global->__pyx_n_u_folder,&__pyx_mstate_global->__pyx_n_u_config_id,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 205, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 244, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 205, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 244, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 205, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 244, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 205, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 244, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attach_view", 0) < (0)) __PYX_ERR(0, 205, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attach_view", 0) < (0)) __PYX_ERR(0, 244, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attach_view", 1, 3, 3, i); __PYX_ERR(0, 205, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attach_view", 1, 3, 3, i); __PYX_ERR(0, 244, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 205, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 244, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 205, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 244, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 205, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 244, __pyx_L3_error)
     }
-    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 205, __pyx_L3_error)
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 244, __pyx_L3_error)
     __pyx_v_folder = values[1];
-    __pyx_v_config_id = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_config_id == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 205, __pyx_L3_error)
+    __pyx_v_config_id = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_config_id == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 244, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("attach_view", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 205, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("attach_view", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 244, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5308,17 +5497,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("attach_view", 0);
 
-  /* "tailrace/native/_client.pyx":209
+  /* "tailrace/native/_client.pyx":248
  *         cdef char[TR_WHY_BYTES] why
  *         cdef tr_view *view
  *         self.check(backend)             # <<<<<<<<<<<<<<
  *         try:
  *             view = <tr_view *> calloc(1, sizeof(tr_view))
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 209, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 248, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":210
+  /* "tailrace/native/_client.pyx":249
  *         cdef tr_view *view
  *         self.check(backend)
  *         try:             # <<<<<<<<<<<<<<
@@ -5327,7 +5516,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
   /*try:*/ {
 
-    /* "tailrace/native/_client.pyx":211
+    /* "tailrace/native/_client.pyx":250
  *         self.check(backend)
  *         try:
  *             view = <tr_view *> calloc(1, sizeof(tr_view))             # <<<<<<<<<<<<<<
@@ -5336,7 +5525,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
     __pyx_v_view = ((tr_view *)calloc(1, (sizeof(tr_view))));
 
-    /* "tailrace/native/_client.pyx":212
+    /* "tailrace/native/_client.pyx":251
  *         try:
  *             view = <tr_view *> calloc(1, sizeof(tr_view))
  *             if view == NULL:             # <<<<<<<<<<<<<<
@@ -5348,7 +5537,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     if (unlikely(__pyx_t_2)) {
 
 
-      /* "tailrace/native/_client.pyx":213
+      /* "tailrace/native/_client.pyx":252
  *             view = <tr_view *> calloc(1, sizeof(tr_view))
  *             if view == NULL:
  *                 raise MemoryError("no memory for a view")             # <<<<<<<<<<<<<<
@@ -5361,14 +5550,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
         PyObject *__pyx_callargs[2] = {__pyx_t_4, __pyx_mstate_global->__pyx_kp_u_no_memory_for_a_view};
         __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
-        if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 213, __pyx_L4_error)
+        if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 252, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_3);
       }
       __Pyx_Raise(__pyx_t_3, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-      __PYX_ERR(0, 213, __pyx_L4_error)
+      __PYX_ERR(0, 252, __pyx_L4_error)
 
-      /* "tailrace/native/_client.pyx":212
+      /* "tailrace/native/_client.pyx":251
  *         try:
  *             view = <tr_view *> calloc(1, sizeof(tr_view))
  *             if view == NULL:             # <<<<<<<<<<<<<<
@@ -5377,7 +5566,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
     }
 
-    /* "tailrace/native/_client.pyx":214
+    /* "tailrace/native/_client.pyx":253
  *             if view == NULL:
  *                 raise MemoryError("no memory for a view")
  *             view.folder = strdup(os.fsencode(folder))             # <<<<<<<<<<<<<<
@@ -5385,9 +5574,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
  *             if error or view.head.config_id != config_id:
 */
     __pyx_t_4 = NULL;
-    __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 214, __pyx_L4_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 253, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_6);
-    __pyx_t_7 = __Pyx_PyObject_GetAttrStr(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_fsencode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 214, __pyx_L4_error)
+    __pyx_t_7 = __Pyx_PyObject_GetAttrStr(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_fsencode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 253, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_7);
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
     __pyx_t_5 = 1;
@@ -5407,15 +5596,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_7, __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 214, __pyx_L4_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 253, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
-    __pyx_t_8 = __Pyx_PyObject_AsString(__pyx_t_3); if (unlikely((!__pyx_t_8) && PyErr_Occurred())) __PYX_ERR(0, 214, __pyx_L4_error)
+    __pyx_t_8 = __Pyx_PyObject_AsString(__pyx_t_3); if (unlikely((!__pyx_t_8) && PyErr_Occurred())) __PYX_ERR(0, 253, __pyx_L4_error)
     __pyx_v_view->folder = strdup(__pyx_t_8);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
 
-    /* "tailrace/native/_client.pyx":215
+    /* "tailrace/native/_client.pyx":254
  *                 raise MemoryError("no memory for a view")
  *             view.folder = strdup(os.fsencode(folder))
  *             error = errno.ENOMEM if view.folder == NULL else tr_view_map(view, why)             # <<<<<<<<<<<<<<
@@ -5425,15 +5614,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     __pyx_t_2 = (__pyx_v_view->folder == NULL);
 
     if (__pyx_t_2) {
-      __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 215, __pyx_L4_error)
+      __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 254, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_7);
-      __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_ENOMEM); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 215, __pyx_L4_error)
+      __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_ENOMEM); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 254, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_4);
       __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
       __pyx_t_3 = __pyx_t_4;
       __pyx_t_4 = 0;
     } else {
-      __pyx_t_4 = __Pyx_PyLong_From_int(tr_view_map(__pyx_v_view, __pyx_v_why)); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 215, __pyx_L4_error)
+      __pyx_t_4 = __Pyx_PyLong_From_int(tr_view_map(__pyx_v_view, __pyx_v_why)); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 254, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_4);
       __pyx_t_3 = __pyx_t_4;
       __pyx_t_4 = 0;
@@ -5442,14 +5631,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     __pyx_v_error = __pyx_t_3;
     __pyx_t_3 = 0;
 
-    /* "tailrace/native/_client.pyx":216
+    /* "tailrace/native/_client.pyx":255
  *             view.folder = strdup(os.fsencode(folder))
  *             error = errno.ENOMEM if view.folder == NULL else tr_view_map(view, why)
  *             if error or view.head.config_id != config_id:             # <<<<<<<<<<<<<<
  *                 seen = view.head.config_id
  *                 tr_view_unmap(view)
 */
-    __pyx_t_9 = __Pyx_PyObject_IsTrue(__pyx_v_error); if (unlikely((__pyx_t_9 < 0))) __PYX_ERR(0, 216, __pyx_L4_error)
+    __pyx_t_9 = __Pyx_PyObject_IsTrue(__pyx_v_error); if (unlikely((__pyx_t_9 < 0))) __PYX_ERR(0, 255, __pyx_L4_error)
     if (!__pyx_t_9) {
 
     } else {
@@ -5467,7 +5656,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     if (__pyx_t_2) {
 
 
-      /* "tailrace/native/_client.pyx":217
+      /* "tailrace/native/_client.pyx":256
  *             error = errno.ENOMEM if view.folder == NULL else tr_view_map(view, why)
  *             if error or view.head.config_id != config_id:
  *                 seen = view.head.config_id             # <<<<<<<<<<<<<<
@@ -5478,7 +5667,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 
       __pyx_v_seen = __pyx_t_10;
 
-      /* "tailrace/native/_client.pyx":218
+      /* "tailrace/native/_client.pyx":257
  *             if error or view.head.config_id != config_id:
  *                 seen = view.head.config_id
  *                 tr_view_unmap(view)             # <<<<<<<<<<<<<<
@@ -5487,7 +5676,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
       tr_view_unmap(__pyx_v_view);
 
-      /* "tailrace/native/_client.pyx":219
+      /* "tailrace/native/_client.pyx":258
  *                 seen = view.head.config_id
  *                 tr_view_unmap(view)
  *                 free(view.folder)             # <<<<<<<<<<<<<<
@@ -5496,7 +5685,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
       free(__pyx_v_view->folder);
 
-      /* "tailrace/native/_client.pyx":220
+      /* "tailrace/native/_client.pyx":259
  *                 tr_view_unmap(view)
  *                 free(view.folder)
  *                 free(view)             # <<<<<<<<<<<<<<
@@ -5505,29 +5694,29 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
       free(__pyx_v_view);
 
-      /* "tailrace/native/_client.pyx":221
+      /* "tailrace/native/_client.pyx":260
  *                 free(view.folder)
  *                 free(view)
  *                 if error:             # <<<<<<<<<<<<<<
  *                     _refuse(error, why, os.fspath(folder))
  *                 raise ValueError(f"the cell in {folder} has configuration {seen}, not {config_id}")
 */
-      __pyx_t_2 = __Pyx_PyObject_IsTrue(__pyx_v_error); if (unlikely((__pyx_t_2 < 0))) __PYX_ERR(0, 221, __pyx_L4_error)
+      __pyx_t_2 = __Pyx_PyObject_IsTrue(__pyx_v_error); if (unlikely((__pyx_t_2 < 0))) __PYX_ERR(0, 260, __pyx_L4_error)
       if (__pyx_t_2) {
 
 
-        /* "tailrace/native/_client.pyx":222
+        /* "tailrace/native/_client.pyx":261
  *                 free(view)
  *                 if error:
  *                     _refuse(error, why, os.fspath(folder))             # <<<<<<<<<<<<<<
  *                 raise ValueError(f"the cell in {folder} has configuration {seen}, not {config_id}")
  *             tr_client_attach(&self.client, backend, view, NULL, config_id)
 */
-        __pyx_t_1 = __Pyx_PyLong_As_int(__pyx_v_error); if (unlikely((__pyx_t_1 == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 222, __pyx_L4_error)
+        __pyx_t_1 = __Pyx_PyLong_As_int(__pyx_v_error); if (unlikely((__pyx_t_1 == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 261, __pyx_L4_error)
         __pyx_t_4 = NULL;
-        __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 222, __pyx_L4_error)
+        __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 261, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_7);
-        __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_fspath); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 222, __pyx_L4_error)
+        __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_fspath); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 261, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_6);
         __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
         __pyx_t_5 = 1;
@@ -5547,16 +5736,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
           __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_6, __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
           __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
           __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-          if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 222, __pyx_L4_error)
+          if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 261, __pyx_L4_error)
           __Pyx_GOTREF(__pyx_t_3);
         }
-        __pyx_t_6 = __pyx_f_8tailrace_6native_7_client__refuse(__pyx_t_1, __pyx_v_why, __pyx_t_3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 222, __pyx_L4_error)
+        __pyx_t_6 = __pyx_f_8tailrace_6native_7_client__refuse(__pyx_t_1, __pyx_v_why, __pyx_t_3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 261, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_6);
 
         __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
         __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-        /* "tailrace/native/_client.pyx":221
+        /* "tailrace/native/_client.pyx":260
  *                 free(view.folder)
  *                 free(view)
  *                 if error:             # <<<<<<<<<<<<<<
@@ -5565,7 +5754,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
       }
 
-      /* "tailrace/native/_client.pyx":223
+      /* "tailrace/native/_client.pyx":262
  *                 if error:
  *                     _refuse(error, why, os.fspath(folder))
  *                 raise ValueError(f"the cell in {folder} has configuration {seen}, not {config_id}")             # <<<<<<<<<<<<<<
@@ -5573,11 +5762,11 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
  *         finally:
 */
       __pyx_t_3 = NULL;
-      __pyx_t_4 = __Pyx_PyObject_FormatSimple(__pyx_v_folder, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 223, __pyx_L4_error)
+      __pyx_t_4 = __Pyx_PyObject_FormatSimple(__pyx_v_folder, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 262, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_4);
-      __pyx_t_7 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_seen, 0, ' ', 'd'); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 223, __pyx_L4_error)
+      __pyx_t_7 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_seen, 0, ' ', 'd'); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 262, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_7);
-      __pyx_t_11 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_config_id, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 223, __pyx_L4_error)
+      __pyx_t_11 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_config_id, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 262, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_11);
       __pyx_t_12[0] = __pyx_mstate_global->__pyx_kp_u_the_cell_in;
       __pyx_t_12[1] = __pyx_t_4;
@@ -5594,7 +5783,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
       __pyx_t_1 |= __Pyx_PyUnicode_KIND_04(__pyx_t_12[1]);
       #endif
       __pyx_t_14 = __Pyx_PyUnicode_Join(__pyx_t_12, 6, __pyx_t_13, __pyx_t_1);
-      if (unlikely(!__pyx_t_14)) __PYX_ERR(0, 223, __pyx_L4_error)
+      if (unlikely(!__pyx_t_14)) __PYX_ERR(0, 262, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_14);
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
@@ -5605,14 +5794,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
         __pyx_t_6 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
         __Pyx_DECREF(__pyx_t_14); __pyx_t_14 = 0;
-        if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 223, __pyx_L4_error)
+        if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 262, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_6);
       }
       __Pyx_Raise(__pyx_t_6, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-      __PYX_ERR(0, 223, __pyx_L4_error)
+      __PYX_ERR(0, 262, __pyx_L4_error)
 
-      /* "tailrace/native/_client.pyx":216
+      /* "tailrace/native/_client.pyx":255
  *             view.folder = strdup(os.fsencode(folder))
  *             error = errno.ENOMEM if view.folder == NULL else tr_view_map(view, why)
  *             if error or view.head.config_id != config_id:             # <<<<<<<<<<<<<<
@@ -5621,7 +5810,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
 */
     }
 
-    /* "tailrace/native/_client.pyx":224
+    /* "tailrace/native/_client.pyx":263
  *                     _refuse(error, why, os.fspath(folder))
  *                 raise ValueError(f"the cell in {folder} has configuration {seen}, not {config_id}")
  *             tr_client_attach(&self.client, backend, view, NULL, config_id)             # <<<<<<<<<<<<<<
@@ -5631,7 +5820,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     tr_client_attach((&__pyx_v_self->client), __pyx_v_backend, __pyx_v_view, NULL, __pyx_v_config_id);
   }
 
-  /* "tailrace/native/_client.pyx":226
+  /* "tailrace/native/_client.pyx":265
  *             tr_client_attach(&self.client, backend, view, NULL, config_id)
  *         finally:
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -5681,7 +5870,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
     __pyx_L5:;
   }
 
-  /* "tailrace/native/_client.pyx":205
+  /* "tailrace/native/_client.pyx":244
  *         return 0
  * 
  *     def attach_view(self, uint32_t backend, folder, uint64_t config_id):             # <<<<<<<<<<<<<<
@@ -5711,7 +5900,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_4attach_view(s
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":228
+/* "tailrace/native/_client.pyx":267
  *             self.busy = False
  * 
  *     def attach_link(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None,             # <<<<<<<<<<<<<<
@@ -5764,67 +5953,67 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,&__pyx_mstate_global->__pyx_n_u_host,&__pyx_mstate_global->__pyx_n_u_port,&__pyx_mstate_global->__pyx_n_u_ticket,&__pyx_mstate_global->__pyx_n_u_config_id,&__pyx_mstate_global->__pyx_n_u_deadline_s,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 228, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 267, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  6:
         values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 228, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 267, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attach_link", 0) < (0)) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attach_link", 0) < (0)) __PYX_ERR(0, 267, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 6; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attach_link", 1, 6, 6, i); __PYX_ERR(0, 228, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attach_link", 1, 6, 6, i); __PYX_ERR(0, 267, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 6)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 267, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 267, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 267, __pyx_L3_error)
       values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 267, __pyx_L3_error)
       values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 267, __pyx_L3_error)
       values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 228, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 267, __pyx_L3_error)
     }
-    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 228, __pyx_L3_error)
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 267, __pyx_L3_error)
     __pyx_v_host = ((PyObject*)values[1]);
-    __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[2]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 228, __pyx_L3_error)
+    __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[2]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 267, __pyx_L3_error)
     __pyx_v_ticket = ((PyObject*)values[3]);
-    __pyx_v_config_id = __Pyx_PyLong_As_uint64_t(values[4]); if (unlikely((__pyx_v_config_id == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 229, __pyx_L3_error)
-    __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 229, __pyx_L3_error)
+    __pyx_v_config_id = __Pyx_PyLong_As_uint64_t(values[4]); if (unlikely((__pyx_v_config_id == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 268, __pyx_L3_error)
+    __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 268, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("attach_link", 1, 6, 6, __pyx_nargs); __PYX_ERR(0, 228, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("attach_link", 1, 6, 6, __pyx_nargs); __PYX_ERR(0, 267, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5835,8 +6024,8 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 228, __pyx_L1_error)
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 228, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 267, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 267, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(((struct __pyx_obj_8tailrace_6native_7_client_CellClient *)__pyx_v_self), __pyx_v_backend, __pyx_v_host, __pyx_v_port, __pyx_v_ticket, __pyx_v_config_id, __pyx_v_deadline_s);
 
   /* function exit code */
@@ -5902,7 +6091,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("attach_link", 0);
 
-  /* "tailrace/native/_client.pyx":232
+  /* "tailrace/native/_client.pyx":271
  *         """Read this backend through its engine."""
  *         cdef char[TR_WHY_BYTES] why
  *         cdef tr_link *link = NULL             # <<<<<<<<<<<<<<
@@ -5911,29 +6100,29 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
   __pyx_v_link = NULL;
 
-  /* "tailrace/native/_client.pyx":233
+  /* "tailrace/native/_client.pyx":272
  *         cdef char[TR_WHY_BYTES] why
  *         cdef tr_link *link = NULL
  *         cdef bytes name = host.encode()             # <<<<<<<<<<<<<<
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
 */
-  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 233, __pyx_L1_error)
+  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 272, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_name = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_client.pyx":234
+  /* "tailrace/native/_client.pyx":273
  *         cdef tr_link *link = NULL
  *         cdef bytes name = host.encode()
  *         cdef const char *name_at = name             # <<<<<<<<<<<<<<
  *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
  *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
 */
-  __pyx_t_2 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_2) && PyErr_Occurred())) __PYX_ERR(0, 234, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_2) && PyErr_Occurred())) __PYX_ERR(0, 273, __pyx_L1_error)
   __pyx_v_name_at = __pyx_t_2;
 
-  /* "tailrace/native/_client.pyx":235
+  /* "tailrace/native/_client.pyx":274
  *         cdef bytes name = host.encode()
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)             # <<<<<<<<<<<<<<
@@ -5942,7 +6131,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
   __pyx_v_ticket_at = ((uint8_t const *)PyBytes_AS_STRING(__pyx_v_ticket));
 
-  /* "tailrace/native/_client.pyx":236
+  /* "tailrace/native/_client.pyx":275
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
  *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1             # <<<<<<<<<<<<<<
@@ -5966,26 +6155,26 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
   __pyx_v_deadline_ms = (((uint64_t)(__pyx_t_5 * 1000.0)) + 1);
 
 
-  /* "tailrace/native/_client.pyx":238
+  /* "tailrace/native/_client.pyx":277
  *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
  *         cdef int error
  *         if len(ticket) != TICKET_BYTES:             # <<<<<<<<<<<<<<
  *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
  *         self.check(backend)
 */
-  __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 238, __pyx_L1_error)
-  __pyx_t_1 = PyLong_FromSsize_t(__pyx_t_7); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 238, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 277, __pyx_L1_error)
+  __pyx_t_1 = PyLong_FromSsize_t(__pyx_t_7); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 277, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
 
-  __Pyx_GetModuleGlobalName(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 238, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 277, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  __pyx_t_6 = __Pyx_PyObject_CompareBoolNe_int_object(__pyx_t_1, __pyx_t_8, Py_NE); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 238, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyObject_CompareBoolNe_int_object(__pyx_t_1, __pyx_t_8, Py_NE); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 277, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
   if (unlikely(__pyx_t_6)) {
 
 
-    /* "tailrace/native/_client.pyx":239
+    /* "tailrace/native/_client.pyx":278
  *         cdef int error
  *         if len(ticket) != TICKET_BYTES:
  *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")             # <<<<<<<<<<<<<<
@@ -5993,13 +6182,13 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
  *         try:
 */
     __pyx_t_1 = NULL;
-    __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 239, __pyx_L1_error)
-    __pyx_t_9 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_7, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 239, __pyx_L1_error)
+    __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 278, __pyx_L1_error)
+    __pyx_t_9 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_7, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 278, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
 
-    __Pyx_GetModuleGlobalName(__pyx_t_10, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 239, __pyx_L1_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_10, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 278, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
-    __pyx_t_11 = __Pyx_PyObject_FormatSimple(__pyx_t_10, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 239, __pyx_L1_error)
+    __pyx_t_11 = __Pyx_PyObject_FormatSimple(__pyx_t_10, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 278, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_11);
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
     __pyx_t_12[0] = __pyx_mstate_global->__pyx_kp_u_a_ticket_of;
@@ -6015,7 +6204,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
     __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_12[3]);
     #endif
     __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_12, 4, __pyx_t_7, __pyx_t_13);
-    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 239, __pyx_L1_error)
+    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 278, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
     __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
     __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
@@ -6025,14 +6214,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
       __pyx_t_8 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-      if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 239, __pyx_L1_error)
+      if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 278, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
     }
     __Pyx_Raise(__pyx_t_8, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-    __PYX_ERR(0, 239, __pyx_L1_error)
+    __PYX_ERR(0, 278, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":238
+    /* "tailrace/native/_client.pyx":277
  *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
  *         cdef int error
  *         if len(ticket) != TICKET_BYTES:             # <<<<<<<<<<<<<<
@@ -6041,17 +6230,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
   }
 
-  /* "tailrace/native/_client.pyx":240
+  /* "tailrace/native/_client.pyx":279
  *         if len(ticket) != TICKET_BYTES:
  *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
  *         self.check(backend)             # <<<<<<<<<<<<<<
  *         try:
  *             with nogil:
 */
-  __pyx_t_13 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_13 == ((int)-1))) __PYX_ERR(0, 240, __pyx_L1_error)
+  __pyx_t_13 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_13 == ((int)-1))) __PYX_ERR(0, 279, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":241
+  /* "tailrace/native/_client.pyx":280
  *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
  *         self.check(backend)
  *         try:             # <<<<<<<<<<<<<<
@@ -6060,7 +6249,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
   /*try:*/ {
 
-    /* "tailrace/native/_client.pyx":242
+    /* "tailrace/native/_client.pyx":281
  *         self.check(backend)
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -6073,7 +6262,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "tailrace/native/_client.pyx":243
+          /* "tailrace/native/_client.pyx":282
  *         try:
  *             with nogil:
  *                 error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)             # <<<<<<<<<<<<<<
@@ -6083,7 +6272,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
           __pyx_v_error = tr_link_open((&__pyx_v_link), __pyx_v_name_at, __pyx_v_port, __pyx_v_ticket_at, __pyx_v_deadline_ms, __pyx_v_why);
         }
 
-        /* "tailrace/native/_client.pyx":242
+        /* "tailrace/native/_client.pyx":281
  *         self.check(backend)
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -6100,7 +6289,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
         }
     }
 
-    /* "tailrace/native/_client.pyx":244
+    /* "tailrace/native/_client.pyx":283
  *             with nogil:
  *                 error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *             if error:             # <<<<<<<<<<<<<<
@@ -6112,14 +6301,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_client.pyx":245
+      /* "tailrace/native/_client.pyx":284
  *                 error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *             if error:
  *                 _refuse(error, why, f"{host}:{port}")             # <<<<<<<<<<<<<<
  *             if tr_link_head(link).config_id != config_id:
  *                 seen = tr_link_head(link).config_id
 */
-      __pyx_t_8 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 245, __pyx_L5_error)
+      __pyx_t_8 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 284, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_8);
       __pyx_t_15[0] = __pyx_v_host;
       __pyx_t_15[1] = __pyx_mstate_global->__pyx_kp_u__2;
@@ -6133,15 +6322,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
       __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_15[0]);
       #endif
       __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_15, 3, __pyx_t_7, __pyx_t_13);
-      if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 245, __pyx_L5_error)
+      if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 284, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_10);
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-      __pyx_t_8 = __pyx_f_8tailrace_6native_7_client__refuse(__pyx_v_error, __pyx_v_why, __pyx_t_10); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 245, __pyx_L5_error)
+      __pyx_t_8 = __pyx_f_8tailrace_6native_7_client__refuse(__pyx_v_error, __pyx_v_why, __pyx_t_10); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 284, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_8);
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-      /* "tailrace/native/_client.pyx":244
+      /* "tailrace/native/_client.pyx":283
  *             with nogil:
  *                 error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *             if error:             # <<<<<<<<<<<<<<
@@ -6150,7 +6339,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
     }
 
-    /* "tailrace/native/_client.pyx":246
+    /* "tailrace/native/_client.pyx":285
  *             if error:
  *                 _refuse(error, why, f"{host}:{port}")
  *             if tr_link_head(link).config_id != config_id:             # <<<<<<<<<<<<<<
@@ -6162,7 +6351,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
     if (unlikely(__pyx_t_6)) {
 
 
-      /* "tailrace/native/_client.pyx":247
+      /* "tailrace/native/_client.pyx":286
  *                 _refuse(error, why, f"{host}:{port}")
  *             if tr_link_head(link).config_id != config_id:
  *                 seen = tr_link_head(link).config_id             # <<<<<<<<<<<<<<
@@ -6173,7 +6362,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 
       __pyx_v_seen = __pyx_t_16;
 
-      /* "tailrace/native/_client.pyx":248
+      /* "tailrace/native/_client.pyx":287
  *             if tr_link_head(link).config_id != config_id:
  *                 seen = tr_link_head(link).config_id
  *                 tr_link_close(link)             # <<<<<<<<<<<<<<
@@ -6182,7 +6371,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
       tr_link_close(__pyx_v_link);
 
-      /* "tailrace/native/_client.pyx":249
+      /* "tailrace/native/_client.pyx":288
  *                 seen = tr_link_head(link).config_id
  *                 tr_link_close(link)
  *                 raise ValueError(f"the cell at {host}:{port} has configuration {seen}, not {config_id}")             # <<<<<<<<<<<<<<
@@ -6190,11 +6379,11 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
  *         finally:
 */
       __pyx_t_10 = NULL;
-      __pyx_t_1 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 249, __pyx_L5_error)
+      __pyx_t_1 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 288, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_1);
-      __pyx_t_11 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_seen, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 249, __pyx_L5_error)
+      __pyx_t_11 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_seen, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 288, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_11);
-      __pyx_t_9 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_config_id, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 249, __pyx_L5_error)
+      __pyx_t_9 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_config_id, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 288, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_9);
       __pyx_t_17[0] = __pyx_mstate_global->__pyx_kp_u_the_cell_at;
       __pyx_t_17[1] = __pyx_v_host;
@@ -6216,7 +6405,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
       __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_17[1]);
       #endif
       __pyx_t_18 = __Pyx_PyUnicode_Join(__pyx_t_17, 8, __pyx_t_7, __pyx_t_13);
-      if (unlikely(!__pyx_t_18)) __PYX_ERR(0, 249, __pyx_L5_error)
+      if (unlikely(!__pyx_t_18)) __PYX_ERR(0, 288, __pyx_L5_error)
       __Pyx_GOTREF(__pyx_t_18);
       __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
       __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
@@ -6227,14 +6416,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
         __pyx_t_8 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_10); __pyx_t_10 = 0;
         __Pyx_DECREF(__pyx_t_18); __pyx_t_18 = 0;
-        if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 249, __pyx_L5_error)
+        if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 288, __pyx_L5_error)
         __Pyx_GOTREF(__pyx_t_8);
       }
       __Pyx_Raise(__pyx_t_8, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-      __PYX_ERR(0, 249, __pyx_L5_error)
+      __PYX_ERR(0, 288, __pyx_L5_error)
 
-      /* "tailrace/native/_client.pyx":246
+      /* "tailrace/native/_client.pyx":285
  *             if error:
  *                 _refuse(error, why, f"{host}:{port}")
  *             if tr_link_head(link).config_id != config_id:             # <<<<<<<<<<<<<<
@@ -6243,7 +6432,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
 */
     }
 
-    /* "tailrace/native/_client.pyx":250
+    /* "tailrace/native/_client.pyx":289
  *                 tr_link_close(link)
  *                 raise ValueError(f"the cell at {host}:{port} has configuration {seen}, not {config_id}")
  *             tr_client_attach(&self.client, backend, NULL, link, config_id)             # <<<<<<<<<<<<<<
@@ -6253,7 +6442,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
     tr_client_attach((&__pyx_v_self->client), __pyx_v_backend, NULL, __pyx_v_link, __pyx_v_config_id);
   }
 
-  /* "tailrace/native/_client.pyx":252
+  /* "tailrace/native/_client.pyx":291
  *             tr_client_attach(&self.client, backend, NULL, link, config_id)
  *         finally:
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -6303,7 +6492,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
     __pyx_L6:;
   }
 
-  /* "tailrace/native/_client.pyx":228
+  /* "tailrace/native/_client.pyx":267
  *             self.busy = False
  * 
  *     def attach_link(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None,             # <<<<<<<<<<<<<<
@@ -6337,7 +6526,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_6attach_link(s
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":254
+/* "tailrace/native/_client.pyx":293
  *             self.busy = False
  * 
  *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
@@ -6385,32 +6574,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 254, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 293, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 254, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 293, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "detach", 0) < (0)) __PYX_ERR(0, 254, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "detach", 0) < (0)) __PYX_ERR(0, 293, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, i); __PYX_ERR(0, 254, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, i); __PYX_ERR(0, 293, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 254, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 293, __pyx_L3_error)
     }
-    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 254, __pyx_L3_error)
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 293, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 254, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 293, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6441,17 +6630,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8detach(struct
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("detach", 0);
 
-  /* "tailrace/native/_client.pyx":256
+  /* "tailrace/native/_client.pyx":295
  *     def detach(self, uint32_t backend):
  *         """There is no way to this backend for now."""
  *         self.check(backend)             # <<<<<<<<<<<<<<
  *         tr_client_attach(&self.client, backend, NULL, NULL, 0)
  *         self.busy = False
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 256, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 295, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":257
+  /* "tailrace/native/_client.pyx":296
  *         """There is no way to this backend for now."""
  *         self.check(backend)
  *         tr_client_attach(&self.client, backend, NULL, NULL, 0)             # <<<<<<<<<<<<<<
@@ -6460,7 +6649,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8detach(struct
 */
   tr_client_attach((&__pyx_v_self->client), __pyx_v_backend, NULL, NULL, 0);
 
-  /* "tailrace/native/_client.pyx":258
+  /* "tailrace/native/_client.pyx":297
  *         self.check(backend)
  *         tr_client_attach(&self.client, backend, NULL, NULL, 0)
  *         self.busy = False             # <<<<<<<<<<<<<<
@@ -6469,7 +6658,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8detach(struct
 */
   __pyx_v_self->busy = 0;
 
-  /* "tailrace/native/_client.pyx":254
+  /* "tailrace/native/_client.pyx":293
  *             self.busy = False
  * 
  *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
@@ -6489,7 +6678,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8detach(struct
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":260
+/* "tailrace/native/_client.pyx":299
  *         self.busy = False
  * 
  *     def suspect(self, uint32_t backend, bint dead):             # <<<<<<<<<<<<<<
@@ -6538,39 +6727,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,&__pyx_mstate_global->__pyx_n_u_dead,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 260, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 299, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 260, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 299, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 260, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 299, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "suspect", 0) < (0)) __PYX_ERR(0, 260, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "suspect", 0) < (0)) __PYX_ERR(0, 299, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("suspect", 1, 2, 2, i); __PYX_ERR(0, 260, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("suspect", 1, 2, 2, i); __PYX_ERR(0, 299, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 260, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 299, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 260, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 299, __pyx_L3_error)
     }
-    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 260, __pyx_L3_error)
-    __pyx_v_dead = __Pyx_PyObject_IsTrue(values[1]); if (unlikely((__pyx_v_dead == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 260, __pyx_L3_error)
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 299, __pyx_L3_error)
+    __pyx_v_dead = __Pyx_PyObject_IsTrue(values[1]); if (unlikely((__pyx_v_dead == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 299, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("suspect", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 260, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("suspect", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 299, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6602,17 +6791,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_10suspect(stru
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("suspect", 0);
 
-  /* "tailrace/native/_client.pyx":262
+  /* "tailrace/native/_client.pyx":301
  *     def suspect(self, uint32_t backend, bint dead):
  *         """Whether a backend is said to be dead: its memory is still there, but it is asked last."""
  *         self.check(backend)             # <<<<<<<<<<<<<<
  *         self.client.backend[backend].suspect = dead
  *         self.busy = False
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 262, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 301, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":263
+  /* "tailrace/native/_client.pyx":302
  *         """Whether a backend is said to be dead: its memory is still there, but it is asked last."""
  *         self.check(backend)
  *         self.client.backend[backend].suspect = dead             # <<<<<<<<<<<<<<
@@ -6621,7 +6810,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_10suspect(stru
 */
   (__pyx_v_self->client.backend[__pyx_v_backend]).suspect = __pyx_v_dead;
 
-  /* "tailrace/native/_client.pyx":264
+  /* "tailrace/native/_client.pyx":303
  *         self.check(backend)
  *         self.client.backend[backend].suspect = dead
  *         self.busy = False             # <<<<<<<<<<<<<<
@@ -6630,7 +6819,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_10suspect(stru
 */
   __pyx_v_self->busy = 0;
 
-  /* "tailrace/native/_client.pyx":260
+  /* "tailrace/native/_client.pyx":299
  *         self.busy = False
  * 
  *     def suspect(self, uint32_t backend, bint dead):             # <<<<<<<<<<<<<<
@@ -6650,7 +6839,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_10suspect(stru
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":266
+/* "tailrace/native/_client.pyx":305
  *         self.busy = False
  * 
  *     def ways(self):             # <<<<<<<<<<<<<<
@@ -6702,7 +6891,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
 }
 
 static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self) {
-  uint32_t __pyx_8genexpr1__pyx_v_i;
+  uint32_t __pyx_8genexpr2__pyx_v_i;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   PyObject *__pyx_t_1 = NULL;
@@ -6718,7 +6907,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("ways", 0);
 
-  /* "tailrace/native/_client.pyx":268
+  /* "tailrace/native/_client.pyx":307
  *     def ways(self):
  *         """'memory', 'engine' or None, for each backend."""
  *         return ["memory" if self.client.backend[i].view != NULL else             # <<<<<<<<<<<<<<
@@ -6726,10 +6915,10 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
  * 
 */
   { /* enter inner scope */
-    __pyx_t_1 = PyList_New(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 268, __pyx_L1_error)
+    __pyx_t_1 = PyList_New(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 307, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
 
-    /* "tailrace/native/_client.pyx":269
+    /* "tailrace/native/_client.pyx":308
  *         """'memory', 'engine' or None, for each backend."""
  *         return ["memory" if self.client.backend[i].view != NULL else
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]             # <<<<<<<<<<<<<<
@@ -6741,30 +6930,30 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
     __pyx_t_3 = __pyx_t_2;
 
     for (__pyx_t_4 = 0; __pyx_t_4 < __pyx_t_3; __pyx_t_4+=1) {
-      __pyx_8genexpr1__pyx_v_i = __pyx_t_4;
+      __pyx_8genexpr2__pyx_v_i = __pyx_t_4;
 
-      /* "tailrace/native/_client.pyx":268
+      /* "tailrace/native/_client.pyx":307
  *     def ways(self):
  *         """'memory', 'engine' or None, for each backend."""
  *         return ["memory" if self.client.backend[i].view != NULL else             # <<<<<<<<<<<<<<
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]
  * 
 */
-      __pyx_t_6 = ((__pyx_v_self->client.backend[__pyx_8genexpr1__pyx_v_i]).view != NULL);
+      __pyx_t_6 = ((__pyx_v_self->client.backend[__pyx_8genexpr2__pyx_v_i]).view != NULL);
 
       if (__pyx_t_6) {
         __Pyx_INCREF(__pyx_mstate_global->__pyx_n_u_memory);
         __pyx_t_5 = __pyx_mstate_global->__pyx_n_u_memory;
       } else {
 
-        /* "tailrace/native/_client.pyx":269
+        /* "tailrace/native/_client.pyx":308
  *         """'memory', 'engine' or None, for each backend."""
  *         return ["memory" if self.client.backend[i].view != NULL else
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]             # <<<<<<<<<<<<<<
  * 
  *     def instance_of(self, uint32_t backend):
 */
-        __pyx_t_8 = ((__pyx_v_self->client.backend[__pyx_8genexpr1__pyx_v_i]).link != NULL);
+        __pyx_t_8 = ((__pyx_v_self->client.backend[__pyx_8genexpr2__pyx_v_i]).link != NULL);
 
         if (__pyx_t_8) {
           __Pyx_INCREF(__pyx_mstate_global->__pyx_n_u_engine);
@@ -6779,7 +6968,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
       }
 
       __Pyx_GIVEREF(__pyx_t_5);
-      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_1, __pyx_t_5))) __PYX_ERR(0, 268, __pyx_L1_error)
+      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_1, __pyx_t_5))) __PYX_ERR(0, 307, __pyx_L1_error)
       __pyx_t_5 = 0;
     }
 
@@ -6795,7 +6984,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":266
+  /* "tailrace/native/_client.pyx":305
  *         self.busy = False
  * 
  *     def ways(self):             # <<<<<<<<<<<<<<
@@ -6817,7 +7006,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_12ways(struct 
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":271
+/* "tailrace/native/_client.pyx":310
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]
  * 
  *     def instance_of(self, uint32_t backend):             # <<<<<<<<<<<<<<
@@ -6865,32 +7054,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 271, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 310, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 271, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 310, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "instance_of", 0) < (0)) __PYX_ERR(0, 271, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "instance_of", 0) < (0)) __PYX_ERR(0, 310, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("instance_of", 1, 1, 1, i); __PYX_ERR(0, 271, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("instance_of", 1, 1, 1, i); __PYX_ERR(0, 310, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 271, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 310, __pyx_L3_error)
     }
-    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 271, __pyx_L3_error)
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 310, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("instance_of", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 271, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("instance_of", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 310, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6930,7 +7119,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("instance_of", 0);
 
-  /* "tailrace/native/_client.pyx":273
+  /* "tailrace/native/_client.pyx":312
  *     def instance_of(self, uint32_t backend):
  *         """Which instance is read there, or None."""
  *         if backend >= self.client.backends:             # <<<<<<<<<<<<<<
@@ -6942,7 +7131,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   if (unlikely(__pyx_t_1)) {
 
 
-    /* "tailrace/native/_client.pyx":274
+    /* "tailrace/native/_client.pyx":313
  *         """Which instance is read there, or None."""
  *         if backend >= self.client.backends:
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")             # <<<<<<<<<<<<<<
@@ -6950,9 +7139,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
  *             return self.client.backend[backend].view.head.instance
 */
     __pyx_t_3 = NULL;
-    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backend, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 274, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backend, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 313, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
-    __pyx_t_5 = __Pyx_PyUnicode_From_long((__pyx_v_self->client.backends - 1), 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 274, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_long((__pyx_v_self->client.backends - 1), 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 313, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_backend;
     __pyx_t_6[1] = __pyx_t_4;
@@ -6964,7 +7153,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
     #endif
     __pyx_t_8 = 0;
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_6, 4, __pyx_t_7, __pyx_t_8);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 274, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 313, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
@@ -6974,14 +7163,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 274, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 313, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 274, __pyx_L1_error)
+    __PYX_ERR(0, 313, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":273
+    /* "tailrace/native/_client.pyx":312
  *     def instance_of(self, uint32_t backend):
  *         """Which instance is read there, or None."""
  *         if backend >= self.client.backends:             # <<<<<<<<<<<<<<
@@ -6990,7 +7179,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
 */
   }
 
-  /* "tailrace/native/_client.pyx":275
+  /* "tailrace/native/_client.pyx":314
  *         if backend >= self.client.backends:
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
  *         if self.client.backend[backend].view != NULL:             # <<<<<<<<<<<<<<
@@ -7002,14 +7191,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_client.pyx":276
+    /* "tailrace/native/_client.pyx":315
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
  *         if self.client.backend[backend].view != NULL:
  *             return self.client.backend[backend].view.head.instance             # <<<<<<<<<<<<<<
  *         if self.client.backend[backend].link != NULL:
  *             return tr_link_head(self.client.backend[backend].link).instance
 */
-    __pyx_t_2 = __Pyx_PyLong_From_uint64_t((__pyx_v_self->client.backend[__pyx_v_backend]).view->head.instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 276, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyLong_From_uint64_t((__pyx_v_self->client.backend[__pyx_v_backend]).view->head.instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 315, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     {
       PyObject *__pyx_temp;
@@ -7022,7 +7211,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
     __pyx_t_2 = 0;
     goto __pyx_L0;
 
-    /* "tailrace/native/_client.pyx":275
+    /* "tailrace/native/_client.pyx":314
  *         if backend >= self.client.backends:
  *             raise ValueError(f"backend {backend}; there are 0 to {self.client.backends - 1}")
  *         if self.client.backend[backend].view != NULL:             # <<<<<<<<<<<<<<
@@ -7031,7 +7220,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
 */
   }
 
-  /* "tailrace/native/_client.pyx":277
+  /* "tailrace/native/_client.pyx":316
  *         if self.client.backend[backend].view != NULL:
  *             return self.client.backend[backend].view.head.instance
  *         if self.client.backend[backend].link != NULL:             # <<<<<<<<<<<<<<
@@ -7043,14 +7232,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_client.pyx":278
+    /* "tailrace/native/_client.pyx":317
  *             return self.client.backend[backend].view.head.instance
  *         if self.client.backend[backend].link != NULL:
  *             return tr_link_head(self.client.backend[backend].link).instance             # <<<<<<<<<<<<<<
  *         return None
  * 
 */
-    __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head((__pyx_v_self->client.backend[__pyx_v_backend]).link)->instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 278, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head((__pyx_v_self->client.backend[__pyx_v_backend]).link)->instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 317, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     {
       PyObject *__pyx_temp;
@@ -7063,7 +7252,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
     __pyx_t_2 = 0;
     goto __pyx_L0;
 
-    /* "tailrace/native/_client.pyx":277
+    /* "tailrace/native/_client.pyx":316
  *         if self.client.backend[backend].view != NULL:
  *             return self.client.backend[backend].view.head.instance
  *         if self.client.backend[backend].link != NULL:             # <<<<<<<<<<<<<<
@@ -7072,7 +7261,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
 */
   }
 
-  /* "tailrace/native/_client.pyx":279
+  /* "tailrace/native/_client.pyx":318
  *         if self.client.backend[backend].link != NULL:
  *             return tr_link_head(self.client.backend[backend].link).instance
  *         return None             # <<<<<<<<<<<<<<
@@ -7089,7 +7278,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":271
+  /* "tailrace/native/_client.pyx":310
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]
  * 
  *     def instance_of(self, uint32_t backend):             # <<<<<<<<<<<<<<
@@ -7112,7 +7301,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_14instance_of(
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":281
+/* "tailrace/native/_client.pyx":320
  *         return None
  * 
  *     def troubles(self):             # <<<<<<<<<<<<<<
@@ -7179,19 +7368,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("troubles", 0);
 
-  /* "tailrace/native/_client.pyx":284
+  /* "tailrace/native/_client.pyx":323
  *         """{backend: TROUBLE_ bits} since the last time this was asked."""
  *         cdef uint32_t i
  *         found = {}             # <<<<<<<<<<<<<<
  *         self.troubled = False
  *         for i in range(self.client.backends):
 */
-  __pyx_t_1 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 284, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 323, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_found = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_client.pyx":285
+  /* "tailrace/native/_client.pyx":324
  *         cdef uint32_t i
  *         found = {}
  *         self.troubled = False             # <<<<<<<<<<<<<<
@@ -7200,7 +7389,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
 */
   __pyx_v_self->troubled = 0;
 
-  /* "tailrace/native/_client.pyx":286
+  /* "tailrace/native/_client.pyx":325
  *         found = {}
  *         self.troubled = False
  *         for i in range(self.client.backends):             # <<<<<<<<<<<<<<
@@ -7214,7 +7403,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
   for (__pyx_t_4 = 0; __pyx_t_4 < __pyx_t_3; __pyx_t_4+=1) {
     __pyx_v_i = __pyx_t_4;
 
-    /* "tailrace/native/_client.pyx":287
+    /* "tailrace/native/_client.pyx":326
  *         self.troubled = False
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:             # <<<<<<<<<<<<<<
@@ -7226,22 +7415,22 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
     if (__pyx_t_5) {
 
 
-      /* "tailrace/native/_client.pyx":288
+      /* "tailrace/native/_client.pyx":327
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:
  *                 found[i] = self.client.backend[i].trouble             # <<<<<<<<<<<<<<
  *                 self.client.backend[i].trouble = 0
  *         return found
 */
-      __pyx_t_1 = __Pyx_PyLong_From_uint32_t((__pyx_v_self->client.backend[__pyx_v_i]).trouble); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 288, __pyx_L1_error)
+      __pyx_t_1 = __Pyx_PyLong_From_uint32_t((__pyx_v_self->client.backend[__pyx_v_i]).trouble); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 327, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
-      __pyx_t_6 = __Pyx_PyLong_From_uint32_t(__pyx_v_i); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 288, __pyx_L1_error)
+      __pyx_t_6 = __Pyx_PyLong_From_uint32_t(__pyx_v_i); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 327, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
-      if (unlikely((PyDict_SetItem(__pyx_v_found, __pyx_t_6, __pyx_t_1) < 0))) __PYX_ERR(0, 288, __pyx_L1_error)
+      if (unlikely((PyDict_SetItem(__pyx_v_found, __pyx_t_6, __pyx_t_1) < 0))) __PYX_ERR(0, 327, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
       __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-      /* "tailrace/native/_client.pyx":289
+      /* "tailrace/native/_client.pyx":328
  *             if self.client.backend[i].trouble:
  *                 found[i] = self.client.backend[i].trouble
  *                 self.client.backend[i].trouble = 0             # <<<<<<<<<<<<<<
@@ -7250,7 +7439,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
 */
       (__pyx_v_self->client.backend[__pyx_v_i]).trouble = 0;
 
-      /* "tailrace/native/_client.pyx":287
+      /* "tailrace/native/_client.pyx":326
  *         self.troubled = False
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:             # <<<<<<<<<<<<<<
@@ -7261,7 +7450,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
   }
 
 
-  /* "tailrace/native/_client.pyx":290
+  /* "tailrace/native/_client.pyx":329
  *                 found[i] = self.client.backend[i].trouble
  *                 self.client.backend[i].trouble = 0
  *         return found             # <<<<<<<<<<<<<<
@@ -7279,7 +7468,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":281
+  /* "tailrace/native/_client.pyx":320
  *         return None
  * 
  *     def troubles(self):             # <<<<<<<<<<<<<<
@@ -7301,7 +7490,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":292
+/* "tailrace/native/_client.pyx":331
  *         return found
  * 
  *     cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:             # <<<<<<<<<<<<<<
@@ -7312,7 +7501,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_16troubles(str
 static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj_8tailrace_6native_7_client_CellClient *__pyx_v_self, uint32_t __pyx_v_now_s, int __pyx_v_relaxed, uint64_t __pyx_v_deadline_ns) {
   int __pyx_r;
 
-  /* "tailrace/native/_client.pyx":293
+  /* "tailrace/native/_client.pyx":332
  * 
  *     cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7325,7 +7514,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_client.pyx":294
+        /* "tailrace/native/_client.pyx":333
  *     cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:
  *         with nogil:
  *             tr_client_look(&self.client, now_s, relaxed, deadline_ns)             # <<<<<<<<<<<<<<
@@ -7335,7 +7524,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj
         tr_client_look((&__pyx_v_self->client), __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_ns);
       }
 
-      /* "tailrace/native/_client.pyx":293
+      /* "tailrace/native/_client.pyx":332
  * 
  *     cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7352,7 +7541,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj
       }
   }
 
-  /* "tailrace/native/_client.pyx":295
+  /* "tailrace/native/_client.pyx":334
  *         with nogil:
  *             tr_client_look(&self.client, now_s, relaxed, deadline_ns)
  *         return 0             # <<<<<<<<<<<<<<
@@ -7365,7 +7554,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":292
+  /* "tailrace/native/_client.pyx":331
  *         return found
  * 
  *     cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:             # <<<<<<<<<<<<<<
@@ -7379,7 +7568,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_look(struct __pyx_obj
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":297
+/* "tailrace/native/_client.pyx":336
  *         return 0
  * 
  *     cdef size_t take(self) noexcept:             # <<<<<<<<<<<<<<
@@ -7391,7 +7580,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
   size_t __pyx_v_left;
   size_t __pyx_r;
 
-  /* "tailrace/native/_client.pyx":299
+  /* "tailrace/native/_client.pyx":338
  *     cdef size_t take(self) noexcept:
  *         cdef size_t left
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7404,7 +7593,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_client.pyx":300
+        /* "tailrace/native/_client.pyx":339
  *         cdef size_t left
  *         with nogil:
  *             left = tr_client_take(&self.client)             # <<<<<<<<<<<<<<
@@ -7414,7 +7603,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
         __pyx_v_left = tr_client_take((&__pyx_v_self->client));
       }
 
-      /* "tailrace/native/_client.pyx":299
+      /* "tailrace/native/_client.pyx":338
  *     cdef size_t take(self) noexcept:
  *         cdef size_t left
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7431,7 +7620,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
       }
   }
 
-  /* "tailrace/native/_client.pyx":301
+  /* "tailrace/native/_client.pyx":340
  *         with nogil:
  *             left = tr_client_take(&self.client)
  *         return left             # <<<<<<<<<<<<<<
@@ -7444,7 +7633,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":297
+  /* "tailrace/native/_client.pyx":336
  *         return 0
  * 
  *     cdef size_t take(self) noexcept:             # <<<<<<<<<<<<<<
@@ -7459,7 +7648,7 @@ static size_t __pyx_f_8tailrace_6native_7_client_10CellClient_take(struct __pyx_
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":303
+/* "tailrace/native/_client.pyx":342
  *         return left
  * 
  *     cdef int note_rest(self) except -1:             # <<<<<<<<<<<<<<
@@ -7486,7 +7675,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("note_rest", 0);
 
-  /* "tailrace/native/_client.pyx":306
+  /* "tailrace/native/_client.pyx":345
  *         """Keys that this client alone cannot answer."""
  *         cdef size_t i
  *         if self.asks:             # <<<<<<<<<<<<<<
@@ -7497,28 +7686,28 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   else
   {
     Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_v_self->asks);
-    if (unlikely(((!CYTHON_ASSUME_SAFE_SIZE) && __pyx_temp < 0))) __PYX_ERR(0, 306, __pyx_L1_error)
+    if (unlikely(((!CYTHON_ASSUME_SAFE_SIZE) && __pyx_temp < 0))) __PYX_ERR(0, 345, __pyx_L1_error)
     __pyx_t_1 = (__pyx_temp != 0);
   }
 
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_client.pyx":307
+    /* "tailrace/native/_client.pyx":346
  *         cdef size_t i
  *         if self.asks:
  *             self.asks = []             # <<<<<<<<<<<<<<
  *         if self.unreachable:
  *             self.unreachable = []
 */
-    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 307, __pyx_L1_error)
+    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 346, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __Pyx_GIVEREF(__pyx_t_2);
     __Pyx_GOTREF(__pyx_v_self->asks);
     __Pyx_DECREF_SET(__pyx_v_self->asks, ((PyObject*)__pyx_t_2));
     __pyx_t_2 = 0;
 
-    /* "tailrace/native/_client.pyx":306
+    /* "tailrace/native/_client.pyx":345
  *         """Keys that this client alone cannot answer."""
  *         cdef size_t i
  *         if self.asks:             # <<<<<<<<<<<<<<
@@ -7527,7 +7716,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
   }
 
-  /* "tailrace/native/_client.pyx":308
+  /* "tailrace/native/_client.pyx":347
  *         if self.asks:
  *             self.asks = []
  *         if self.unreachable:             # <<<<<<<<<<<<<<
@@ -7538,28 +7727,28 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   else
   {
     Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_v_self->unreachable);
-    if (unlikely(((!CYTHON_ASSUME_SAFE_SIZE) && __pyx_temp < 0))) __PYX_ERR(0, 308, __pyx_L1_error)
+    if (unlikely(((!CYTHON_ASSUME_SAFE_SIZE) && __pyx_temp < 0))) __PYX_ERR(0, 347, __pyx_L1_error)
     __pyx_t_1 = (__pyx_temp != 0);
   }
 
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_client.pyx":309
+    /* "tailrace/native/_client.pyx":348
  *             self.asks = []
  *         if self.unreachable:
  *             self.unreachable = []             # <<<<<<<<<<<<<<
  *         for i in range(self.client.keys_count):
  *             if self.client.keys[i].state == TR_KEY_HIT:
 */
-    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 309, __pyx_L1_error)
+    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 348, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __Pyx_GIVEREF(__pyx_t_2);
     __Pyx_GOTREF(__pyx_v_self->unreachable);
     __Pyx_DECREF_SET(__pyx_v_self->unreachable, ((PyObject*)__pyx_t_2));
     __pyx_t_2 = 0;
 
-    /* "tailrace/native/_client.pyx":308
+    /* "tailrace/native/_client.pyx":347
  *         if self.asks:
  *             self.asks = []
  *         if self.unreachable:             # <<<<<<<<<<<<<<
@@ -7568,7 +7757,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
   }
 
-  /* "tailrace/native/_client.pyx":310
+  /* "tailrace/native/_client.pyx":349
  *         if self.unreachable:
  *             self.unreachable = []
  *         for i in range(self.client.keys_count):             # <<<<<<<<<<<<<<
@@ -7582,7 +7771,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
     __pyx_v_i = __pyx_t_5;
 
-    /* "tailrace/native/_client.pyx":311
+    /* "tailrace/native/_client.pyx":350
  *             self.unreachable = []
  *         for i in range(self.client.keys_count):
  *             if self.client.keys[i].state == TR_KEY_HIT:             # <<<<<<<<<<<<<<
@@ -7594,7 +7783,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
     if (__pyx_t_1) {
 
 
-      /* "tailrace/native/_client.pyx":312
+      /* "tailrace/native/_client.pyx":351
  *         for i in range(self.client.keys_count):
  *             if self.client.keys[i].state == TR_KEY_HIT:
  *                 if self.recording and self.touched_count < _TOUCHES:             # <<<<<<<<<<<<<<
@@ -7616,7 +7805,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
       if (__pyx_t_1) {
 
 
-        /* "tailrace/native/_client.pyx":313
+        /* "tailrace/native/_client.pyx":352
  *             if self.client.keys[i].state == TR_KEY_HIT:
  *                 if self.recording and self.touched_count < _TOUCHES:
  *                     self.touched[self.touched_count] = self.client.keys[i].hash             # <<<<<<<<<<<<<<
@@ -7628,7 +7817,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
         (__pyx_v_self->touched[__pyx_v_self->touched_count]) = __pyx_t_7;
 
 
-        /* "tailrace/native/_client.pyx":314
+        /* "tailrace/native/_client.pyx":353
  *                 if self.recording and self.touched_count < _TOUCHES:
  *                     self.touched[self.touched_count] = self.client.keys[i].hash
  *                     self.touched_count += 1             # <<<<<<<<<<<<<<
@@ -7637,7 +7826,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
         __pyx_v_self->touched_count = (__pyx_v_self->touched_count + 1);
 
-        /* "tailrace/native/_client.pyx":312
+        /* "tailrace/native/_client.pyx":351
  *         for i in range(self.client.keys_count):
  *             if self.client.keys[i].state == TR_KEY_HIT:
  *                 if self.recording and self.touched_count < _TOUCHES:             # <<<<<<<<<<<<<<
@@ -7646,7 +7835,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
       }
 
-      /* "tailrace/native/_client.pyx":311
+      /* "tailrace/native/_client.pyx":350
  *             self.unreachable = []
  *         for i in range(self.client.keys_count):
  *             if self.client.keys[i].state == TR_KEY_HIT:             # <<<<<<<<<<<<<<
@@ -7656,7 +7845,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
       goto __pyx_L7;
     }
 
-    /* "tailrace/native/_client.pyx":315
+    /* "tailrace/native/_client.pyx":354
  *                     self.touched[self.touched_count] = self.client.keys[i].hash
  *                     self.touched_count += 1
  *             elif self.client.keys[i].state == TR_KEY_ASK:             # <<<<<<<<<<<<<<
@@ -7668,7 +7857,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
     if (__pyx_t_1) {
 
 
-      /* "tailrace/native/_client.pyx":316
+      /* "tailrace/native/_client.pyx":355
  *                     self.touched_count += 1
  *             elif self.client.keys[i].state == TR_KEY_ASK:
  *                 self.asks.append(i)             # <<<<<<<<<<<<<<
@@ -7677,15 +7866,15 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
       if (unlikely(__pyx_v_self->asks == Py_None)) {
         PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "append");
-        __PYX_ERR(0, 316, __pyx_L1_error)
+        __PYX_ERR(0, 355, __pyx_L1_error)
       }
-      __pyx_t_2 = __Pyx_PyLong_FromSize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 316, __pyx_L1_error)
+      __pyx_t_2 = __Pyx_PyLong_FromSize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 355, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
-      __pyx_t_8 = __Pyx_PyList_Append(__pyx_v_self->asks, __pyx_t_2); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 316, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyList_Append(__pyx_v_self->asks, __pyx_t_2); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 355, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
 
-      /* "tailrace/native/_client.pyx":315
+      /* "tailrace/native/_client.pyx":354
  *                     self.touched[self.touched_count] = self.client.keys[i].hash
  *                     self.touched_count += 1
  *             elif self.client.keys[i].state == TR_KEY_ASK:             # <<<<<<<<<<<<<<
@@ -7695,7 +7884,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
       goto __pyx_L7;
     }
 
-    /* "tailrace/native/_client.pyx":317
+    /* "tailrace/native/_client.pyx":356
  *             elif self.client.keys[i].state == TR_KEY_ASK:
  *                 self.asks.append(i)
  *             elif self.client.keys[i].state == TR_KEY_UNREACHABLE:             # <<<<<<<<<<<<<<
@@ -7707,7 +7896,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
     if (__pyx_t_1) {
 
 
-      /* "tailrace/native/_client.pyx":318
+      /* "tailrace/native/_client.pyx":357
  *                 self.asks.append(i)
  *             elif self.client.keys[i].state == TR_KEY_UNREACHABLE:
  *                 self.unreachable.append(i)             # <<<<<<<<<<<<<<
@@ -7716,15 +7905,15 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
       if (unlikely(__pyx_v_self->unreachable == Py_None)) {
         PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "append");
-        __PYX_ERR(0, 318, __pyx_L1_error)
+        __PYX_ERR(0, 357, __pyx_L1_error)
       }
-      __pyx_t_2 = __Pyx_PyLong_FromSize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 318, __pyx_L1_error)
+      __pyx_t_2 = __Pyx_PyLong_FromSize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 357, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
-      __pyx_t_8 = __Pyx_PyList_Append(__pyx_v_self->unreachable, __pyx_t_2); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 318, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyList_Append(__pyx_v_self->unreachable, __pyx_t_2); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 357, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
 
-      /* "tailrace/native/_client.pyx":317
+      /* "tailrace/native/_client.pyx":356
  *             elif self.client.keys[i].state == TR_KEY_ASK:
  *                 self.asks.append(i)
  *             elif self.client.keys[i].state == TR_KEY_UNREACHABLE:             # <<<<<<<<<<<<<<
@@ -7736,7 +7925,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   }
 
 
-  /* "tailrace/native/_client.pyx":319
+  /* "tailrace/native/_client.pyx":358
  *             elif self.client.keys[i].state == TR_KEY_UNREACHABLE:
  *                 self.unreachable.append(i)
  *         for i in range(self.client.backends):             # <<<<<<<<<<<<<<
@@ -7750,7 +7939,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   for (__pyx_t_3 = 0; __pyx_t_3 < __pyx_t_10; __pyx_t_3+=1) {
     __pyx_v_i = __pyx_t_3;
 
-    /* "tailrace/native/_client.pyx":320
+    /* "tailrace/native/_client.pyx":359
  *                 self.unreachable.append(i)
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:             # <<<<<<<<<<<<<<
@@ -7762,7 +7951,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
     if (__pyx_t_1) {
 
 
-      /* "tailrace/native/_client.pyx":321
+      /* "tailrace/native/_client.pyx":360
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:
  *                 self.troubled = True             # <<<<<<<<<<<<<<
@@ -7771,7 +7960,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
 */
       __pyx_v_self->troubled = 1;
 
-      /* "tailrace/native/_client.pyx":320
+      /* "tailrace/native/_client.pyx":359
  *                 self.unreachable.append(i)
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].trouble:             # <<<<<<<<<<<<<<
@@ -7782,7 +7971,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   }
 
 
-  /* "tailrace/native/_client.pyx":322
+  /* "tailrace/native/_client.pyx":361
  *             if self.client.backend[i].trouble:
  *                 self.troubled = True
  *         return 0             # <<<<<<<<<<<<<<
@@ -7795,7 +7984,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":303
+  /* "tailrace/native/_client.pyx":342
  *         return left
  * 
  *     cdef int note_rest(self) except -1:             # <<<<<<<<<<<<<<
@@ -7815,7 +8004,7 @@ static int __pyx_f_8tailrace_6native_7_client_10CellClient_note_rest(struct __py
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":324
+/* "tailrace/native/_client.pyx":363
  *         return 0
  * 
  *     def touches(self):             # <<<<<<<<<<<<<<
@@ -7872,8 +8061,8 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
   uint32_t __pyx_v_home;
   PyObject *__pyx_v_found = 0;
   PyObject *__pyx_v_hash_bytes = 0;
-  PyObject *__pyx_8genexpr2__pyx_v_backend = NULL;
-  PyObject *__pyx_8genexpr2__pyx_v_hashes = NULL;
+  PyObject *__pyx_8genexpr3__pyx_v_backend = NULL;
+  PyObject *__pyx_8genexpr3__pyx_v_hashes = NULL;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   PyObject *__pyx_t_1 = NULL;
@@ -7904,29 +8093,29 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("touches", 0);
 
-  /* "tailrace/native/_client.pyx":327
+  /* "tailrace/native/_client.pyx":366
  *         """{backend: hashes} of the keys that were read since the last time, 16 bytes each, for those that have them."""
  *         cdef uint32_t i, copy, home
  *         cdef dict found = {}             # <<<<<<<<<<<<<<
  *         cdef bytes hash_bytes
  *         self.begin()
 */
-  __pyx_t_1 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 327, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 366, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_found = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_client.pyx":329
+  /* "tailrace/native/_client.pyx":368
  *         cdef dict found = {}
  *         cdef bytes hash_bytes
  *         self.begin()             # <<<<<<<<<<<<<<
  *         try:
  *             for i in range(self.touched_count):
 */
-  __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 329, __pyx_L1_error)
+  __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 368, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":330
+  /* "tailrace/native/_client.pyx":369
  *         cdef bytes hash_bytes
  *         self.begin()
  *         try:             # <<<<<<<<<<<<<<
@@ -7935,7 +8124,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
 */
   /*try:*/ {
 
-    /* "tailrace/native/_client.pyx":331
+    /* "tailrace/native/_client.pyx":370
  *         self.begin()
  *         try:
  *             for i in range(self.touched_count):             # <<<<<<<<<<<<<<
@@ -7949,19 +8138,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
     for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
       __pyx_v_i = __pyx_t_5;
 
-      /* "tailrace/native/_client.pyx":332
+      /* "tailrace/native/_client.pyx":371
  *         try:
  *             for i in range(self.touched_count):
  *                 hash_bytes = PyBytes_FromStringAndSize(<const char *> &self.touched[i], sizeof(tr_key_hash))             # <<<<<<<<<<<<<<
  *                 home = tr_home_of(self.touched[i], self.client.backends)
  *                 for copy in range(self.client.copies):
 */
-      __pyx_t_1 = PyBytes_FromStringAndSize(((char const *)(&(__pyx_v_self->touched[__pyx_v_i]))), (sizeof(tr_key_hash))); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 332, __pyx_L4_error)
+      __pyx_t_1 = PyBytes_FromStringAndSize(((char const *)(&(__pyx_v_self->touched[__pyx_v_i]))), (sizeof(tr_key_hash))); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 371, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_1);
       __Pyx_XDECREF_SET(__pyx_v_hash_bytes, ((PyObject*)__pyx_t_1));
       __pyx_t_1 = 0;
 
-      /* "tailrace/native/_client.pyx":333
+      /* "tailrace/native/_client.pyx":372
  *             for i in range(self.touched_count):
  *                 hash_bytes = PyBytes_FromStringAndSize(<const char *> &self.touched[i], sizeof(tr_key_hash))
  *                 home = tr_home_of(self.touched[i], self.client.backends)             # <<<<<<<<<<<<<<
@@ -7970,7 +8159,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
 */
       __pyx_v_home = tr_home_of((__pyx_v_self->touched[__pyx_v_i]), __pyx_v_self->client.backends);
 
-      /* "tailrace/native/_client.pyx":334
+      /* "tailrace/native/_client.pyx":373
  *                 hash_bytes = PyBytes_FromStringAndSize(<const char *> &self.touched[i], sizeof(tr_key_hash))
  *                 home = tr_home_of(self.touched[i], self.client.backends)
  *                 for copy in range(self.client.copies):             # <<<<<<<<<<<<<<
@@ -7984,7 +8173,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
       for (__pyx_t_8 = 0; __pyx_t_8 < __pyx_t_7; __pyx_t_8+=1) {
         __pyx_v_copy = __pyx_t_8;
 
-        /* "tailrace/native/_client.pyx":335
+        /* "tailrace/native/_client.pyx":374
  *                 home = tr_home_of(self.touched[i], self.client.backends)
  *                 for copy in range(self.client.copies):
  *                     found.setdefault((home + copy) % self.client.backends, []).append(hash_bytes)             # <<<<<<<<<<<<<<
@@ -7995,18 +8184,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
 
         if (unlikely(__pyx_v_self->client.backends == 0)) {
           PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
-          __PYX_ERR(0, 335, __pyx_L4_error)
+          __PYX_ERR(0, 374, __pyx_L4_error)
         }
-        __pyx_t_1 = __Pyx_PyLong_From_uint32_t((__pyx_t_9 % __pyx_v_self->client.backends)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 335, __pyx_L4_error)
+        __pyx_t_1 = __Pyx_PyLong_From_uint32_t((__pyx_t_9 % __pyx_v_self->client.backends)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 374, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_1);
 
-        __pyx_t_10 = PyList_New(0); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 335, __pyx_L4_error)
+        __pyx_t_10 = PyList_New(0); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 374, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_10);
-        __pyx_t_11 = __Pyx_PyDict_SetDefault(__pyx_v_found, __pyx_t_1, __pyx_t_10); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 335, __pyx_L4_error)
+        __pyx_t_11 = __Pyx_PyDict_SetDefault(__pyx_v_found, __pyx_t_1, __pyx_t_10); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 374, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_11);
         __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
         __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-        __pyx_t_12 = __Pyx_PyObject_Append(__pyx_t_11, __pyx_v_hash_bytes); if (unlikely(__pyx_t_12 == ((int)-1))) __PYX_ERR(0, 335, __pyx_L4_error)
+        __pyx_t_12 = __Pyx_PyObject_Append(__pyx_t_11, __pyx_v_hash_bytes); if (unlikely(__pyx_t_12 == ((int)-1))) __PYX_ERR(0, 374, __pyx_L4_error)
         __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
 
       }
@@ -8014,7 +8203,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
     }
 
 
-    /* "tailrace/native/_client.pyx":336
+    /* "tailrace/native/_client.pyx":375
  *                 for copy in range(self.client.copies):
  *                     found.setdefault((home + copy) % self.client.backends, []).append(hash_bytes)
  *             self.touched_count = 0             # <<<<<<<<<<<<<<
@@ -8024,7 +8213,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
     __pyx_v_self->touched_count = 0;
   }
 
-  /* "tailrace/native/_client.pyx":338
+  /* "tailrace/native/_client.pyx":377
  *             self.touched_count = 0
  *         finally:
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -8071,7 +8260,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
     __pyx_L5:;
   }
 
-  /* "tailrace/native/_client.pyx":339
+  /* "tailrace/native/_client.pyx":378
  *         finally:
  *             self.busy = False
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}             # <<<<<<<<<<<<<<
@@ -8079,10 +8268,10 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,
 */
   { /* enter inner scope */
-    __pyx_t_11 = PyDict_New(); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 339, __pyx_L14_error)
+    __pyx_t_11 = PyDict_New(); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 378, __pyx_L14_error)
     __Pyx_GOTREF(__pyx_t_11);
     __pyx_t_21 = 0;
-    __pyx_t_1 = __Pyx_dict_iterator(__pyx_v_found, 1, __pyx_mstate_global->__pyx_n_u_items, (&__pyx_t_22), (&__pyx_t_13)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 339, __pyx_L14_error)
+    __pyx_t_1 = __Pyx_dict_iterator(__pyx_v_found, 1, __pyx_mstate_global->__pyx_n_u_items, (&__pyx_t_22), (&__pyx_t_13)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 378, __pyx_L14_error)
     __Pyx_GOTREF(__pyx_t_1);
     __Pyx_XDECREF(__pyx_t_10);
     __pyx_t_10 = __pyx_t_1;
@@ -8090,25 +8279,25 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
     while (1) {
       __pyx_t_2 = __Pyx_dict_iter_next(__pyx_t_10, __pyx_t_22, &__pyx_t_21, &__pyx_t_1, &__pyx_t_23, NULL, __pyx_t_13);
       if (unlikely(__pyx_t_2 == 0)) break;
-      if (unlikely(__pyx_t_2 == -1)) __PYX_ERR(0, 339, __pyx_L14_error)
+      if (unlikely(__pyx_t_2 == -1)) __PYX_ERR(0, 378, __pyx_L14_error)
       __Pyx_GOTREF(__pyx_t_1);
       __Pyx_GOTREF(__pyx_t_23);
-      __Pyx_XDECREF_SET(__pyx_8genexpr2__pyx_v_backend, __pyx_t_1);
+      __Pyx_XDECREF_SET(__pyx_8genexpr3__pyx_v_backend, __pyx_t_1);
       __pyx_t_1 = 0;
-      __Pyx_XDECREF_SET(__pyx_8genexpr2__pyx_v_hashes, __pyx_t_23);
+      __Pyx_XDECREF_SET(__pyx_8genexpr3__pyx_v_hashes, __pyx_t_23);
       __pyx_t_23 = 0;
-      __pyx_t_23 = __Pyx_PyBytes_Join(__pyx_mstate_global->__pyx_kp_b__3, __pyx_8genexpr2__pyx_v_hashes); if (unlikely(!__pyx_t_23)) __PYX_ERR(0, 339, __pyx_L14_error)
+      __pyx_t_23 = __Pyx_PyBytes_Join(__pyx_mstate_global->__pyx_kp_b__3, __pyx_8genexpr3__pyx_v_hashes); if (unlikely(!__pyx_t_23)) __PYX_ERR(0, 378, __pyx_L14_error)
       __Pyx_GOTREF(__pyx_t_23);
-      if (unlikely(PyDict_SetItem(__pyx_t_11, __pyx_8genexpr2__pyx_v_backend, __pyx_t_23))) __PYX_ERR(0, 339, __pyx_L14_error)
+      if (unlikely(PyDict_SetItem(__pyx_t_11, __pyx_8genexpr3__pyx_v_backend, __pyx_t_23))) __PYX_ERR(0, 378, __pyx_L14_error)
       __Pyx_DECREF(__pyx_t_23); __pyx_t_23 = 0;
     }
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-    __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_backend); __pyx_8genexpr2__pyx_v_backend = 0;
-    __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_hashes); __pyx_8genexpr2__pyx_v_hashes = 0;
+    __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_backend); __pyx_8genexpr3__pyx_v_backend = 0;
+    __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_hashes); __pyx_8genexpr3__pyx_v_hashes = 0;
     goto __pyx_L17_exit_scope;
     __pyx_L14_error:;
-    __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_backend); __pyx_8genexpr2__pyx_v_backend = 0;
-    __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_hashes); __pyx_8genexpr2__pyx_v_hashes = 0;
+    __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_backend); __pyx_8genexpr3__pyx_v_backend = 0;
+    __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_hashes); __pyx_8genexpr3__pyx_v_hashes = 0;
     goto __pyx_L1_error;
     __pyx_L17_exit_scope:;
   } /* exit inner scope */
@@ -8123,7 +8312,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
   __pyx_t_11 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":324
+  /* "tailrace/native/_client.pyx":363
  *         return 0
  * 
  *     def touches(self):             # <<<<<<<<<<<<<<
@@ -8145,14 +8334,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_18touches(stru
 
   __Pyx_XDECREF(__pyx_v_found);
   __Pyx_XDECREF(__pyx_v_hash_bytes);
-  __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_backend);
-  __Pyx_XDECREF(__pyx_8genexpr2__pyx_v_hashes);
+  __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_backend);
+  __Pyx_XDECREF(__pyx_8genexpr3__pyx_v_hashes);
   __Pyx_XGIVEREF(__pyx_r);
   __Pyx_RefNannyFinishContext();
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":341
+/* "tailrace/native/_client.pyx":380
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,             # <<<<<<<<<<<<<<
@@ -8204,50 +8393,50 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_keys,&__pyx_mstate_global->__pyx_n_u_now_s,&__pyx_mstate_global->__pyx_n_u_relaxed,&__pyx_mstate_global->__pyx_n_u_deadline_s,&__pyx_mstate_global->__pyx_n_u_versions,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 341, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 380, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 341, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 380, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 341, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 380, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "get_many", 0) < (0)) __PYX_ERR(0, 341, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "get_many", 0) < (0)) __PYX_ERR(0, 380, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("get_many", 1, 2, 2, i); __PYX_ERR(0, 341, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("get_many", 1, 2, 2, i); __PYX_ERR(0, 380, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 341, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 380, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 341, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 380, __pyx_L3_error)
     }
     __pyx_v_keys = ((PyObject*)values[0]);
-    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 341, __pyx_L3_error)
+    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 380, __pyx_L3_error)
     if (values[2]) {
-      __pyx_v_relaxed = __Pyx_PyObject_IsTrue(values[2]); if (unlikely((__pyx_v_relaxed == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 341, __pyx_L3_error)
+      __pyx_v_relaxed = __Pyx_PyObject_IsTrue(values[2]); if (unlikely((__pyx_v_relaxed == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 380, __pyx_L3_error)
     } else {
       __pyx_v_relaxed = ((int)0);
     }
     if (values[3]) {
-      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 341, __pyx_L3_error)
+      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 380, __pyx_L3_error)
     } else {
       __pyx_v_deadline_s = ((double)1.0);
     }
     if (values[4]) {
-      __pyx_v_versions = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_versions == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 342, __pyx_L3_error)
+      __pyx_v_versions = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_versions == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 381, __pyx_L3_error)
     } else {
 
-      /* "tailrace/native/_client.pyx":342
+      /* "tailrace/native/_client.pyx":381
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,
  *                  bint versions=False):             # <<<<<<<<<<<<<<
@@ -8259,7 +8448,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("get_many", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 341, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("get_many", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 380, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -8270,10 +8459,10 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_keys), (&PyList_Type), 0, "keys", 1))) __PYX_ERR(0, 341, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_keys), (&PyList_Type), 0, "keys", 1))) __PYX_ERR(0, 380, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(((struct __pyx_obj_8tailrace_6native_7_client_CellClient *)__pyx_v_self), __pyx_v_keys, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_s, __pyx_v_versions);
 
-  /* "tailrace/native/_client.pyx":341
+  /* "tailrace/native/_client.pyx":380
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,             # <<<<<<<<<<<<<<
@@ -8340,17 +8529,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("get_many", 0);
 
-  /* "tailrace/native/_client.pyx":344
+  /* "tailrace/native/_client.pyx":383
  *                  bint versions=False):
  *         """A value, or (value, version), or None, for each key (bytes)."""
  *         cdef Py_ssize_t count = len(keys), i             # <<<<<<<<<<<<<<
  *         cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
  *         cdef list values = [None] * count
 */
-  __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 344, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 383, __pyx_L1_error)
   __pyx_v_count = __pyx_t_1;
 
-  /* "tailrace/native/_client.pyx":345
+  /* "tailrace/native/_client.pyx":384
  *         """A value, or (value, version), or None, for each key (bytes)."""
  *         cdef Py_ssize_t count = len(keys), i
  *         cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))             # <<<<<<<<<<<<<<
@@ -8359,26 +8548,26 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
   __pyx_v_slices = ((tr_slice *)malloc(((__pyx_v_count + 1) * (sizeof(tr_slice)))));
 
-  /* "tailrace/native/_client.pyx":346
+  /* "tailrace/native/_client.pyx":385
  *         cdef Py_ssize_t count = len(keys), i
  *         cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
  *         cdef list values = [None] * count             # <<<<<<<<<<<<<<
  *         cdef uint64_t deadline_ns = _after(deadline_s)
  *         cdef bytes value
 */
-  __pyx_t_2 = PyList_New(1 * ((__pyx_v_count<0) ? 0:__pyx_v_count)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 346, __pyx_L1_error)
+  __pyx_t_2 = PyList_New(1 * ((__pyx_v_count<0) ? 0:__pyx_v_count)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 385, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
   { Py_ssize_t __pyx_temp;
     for (__pyx_temp=0; __pyx_temp < __pyx_v_count; __pyx_temp++) {
       __Pyx_INCREF(Py_None);
       __Pyx_GIVEREF(Py_None);
-      if (__Pyx_PyList_SET_ITEM(__pyx_t_2, __pyx_temp, Py_None) != (0)) __PYX_ERR(0, 346, __pyx_L1_error);
+      if (__Pyx_PyList_SET_ITEM(__pyx_t_2, __pyx_temp, Py_None) != (0)) __PYX_ERR(0, 385, __pyx_L1_error);
     }
   }
   __pyx_v_values = ((PyObject*)__pyx_t_2);
   __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":347
+  /* "tailrace/native/_client.pyx":386
  *         cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
  *         cdef list values = [None] * count
  *         cdef uint64_t deadline_ns = _after(deadline_s)             # <<<<<<<<<<<<<<
@@ -8387,7 +8576,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
   __pyx_v_deadline_ns = __pyx_f_8tailrace_6native_7_client__after(__pyx_v_deadline_s);
 
-  /* "tailrace/native/_client.pyx":351
+  /* "tailrace/native/_client.pyx":390
  *         cdef tr_probe *probe
  *         cdef int failed
  *         if slices == NULL:             # <<<<<<<<<<<<<<
@@ -8399,7 +8588,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
   if (unlikely(__pyx_t_3)) {
 
 
-    /* "tailrace/native/_client.pyx":352
+    /* "tailrace/native/_client.pyx":391
  *         cdef int failed
  *         if slices == NULL:
  *             raise MemoryError(f"no memory for {count} keys")             # <<<<<<<<<<<<<<
@@ -8407,7 +8596,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
  *             for i in range(count):
 */
     __pyx_t_4 = NULL;
-    __pyx_t_5 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 352, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 391, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
     __pyx_t_6[1] = __pyx_t_5;
@@ -8418,7 +8607,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     #endif
     __pyx_t_7 = 0;
     __pyx_t_8 = __Pyx_PyUnicode_Join(__pyx_t_6, 3, __pyx_t_1, __pyx_t_7);
-    if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 352, __pyx_L1_error)
+    if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 391, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_8);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
     __pyx_t_9 = 1;
@@ -8427,14 +8616,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_9, (2-__pyx_t_9) | (__pyx_t_9*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 352, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 391, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 352, __pyx_L1_error)
+    __PYX_ERR(0, 391, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":351
+    /* "tailrace/native/_client.pyx":390
  *         cdef tr_probe *probe
  *         cdef int failed
  *         if slices == NULL:             # <<<<<<<<<<<<<<
@@ -8443,7 +8632,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
   }
 
-  /* "tailrace/native/_client.pyx":353
+  /* "tailrace/native/_client.pyx":392
  *         if slices == NULL:
  *             raise MemoryError(f"no memory for {count} keys")
  *         try:             # <<<<<<<<<<<<<<
@@ -8459,7 +8648,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     __Pyx_XGOTREF(__pyx_t_12);
     /*try:*/ {
 
-      /* "tailrace/native/_client.pyx":354
+      /* "tailrace/native/_client.pyx":393
  *             raise MemoryError(f"no memory for {count} keys")
  *         try:
  *             for i in range(count):             # <<<<<<<<<<<<<<
@@ -8473,7 +8662,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       for (__pyx_t_14 = 0; __pyx_t_14 < __pyx_t_13; __pyx_t_14+=1) {
         __pyx_v_i = __pyx_t_14;
 
-        /* "tailrace/native/_client.pyx":355
+        /* "tailrace/native/_client.pyx":394
  *         try:
  *             for i in range(count):
  *                 key = <bytes?> keys[i]             # <<<<<<<<<<<<<<
@@ -8482,14 +8671,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         __pyx_t_2 = __Pyx_PyList_GET_ITEM(__pyx_v_keys, __pyx_v_i);
         __Pyx_INCREF(__pyx_t_2);
-        if (!(likely(PyBytes_CheckExact(__pyx_t_2)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 355, __pyx_L4_error)
+        if (!(likely(PyBytes_CheckExact(__pyx_t_2)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 394, __pyx_L4_error)
         __pyx_t_8 = __pyx_t_2;
         __Pyx_INCREF(__pyx_t_8);
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
         __Pyx_XDECREF_SET(__pyx_v_key, ((PyObject*)__pyx_t_8));
         __pyx_t_8 = 0;
 
-        /* "tailrace/native/_client.pyx":356
+        /* "tailrace/native/_client.pyx":395
  *             for i in range(count):
  *                 key = <bytes?> keys[i]
  *                 slices[i].at = <const uint8_t *> PyBytes_AS_STRING(key)             # <<<<<<<<<<<<<<
@@ -8498,7 +8687,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         (__pyx_v_slices[__pyx_v_i]).at = ((uint8_t const *)PyBytes_AS_STRING(__pyx_v_key));
 
-        /* "tailrace/native/_client.pyx":357
+        /* "tailrace/native/_client.pyx":396
  *                 key = <bytes?> keys[i]
  *                 slices[i].at = <const uint8_t *> PyBytes_AS_STRING(key)
  *                 slices[i].count = PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -8509,17 +8698,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       }
 
 
-      /* "tailrace/native/_client.pyx":358
+      /* "tailrace/native/_client.pyx":397
  *                 slices[i].at = <const uint8_t *> PyBytes_AS_STRING(key)
  *                 slices[i].count = PyBytes_GET_SIZE(key)
  *             self.begin()             # <<<<<<<<<<<<<<
  *         except BaseException:
  *             free(slices)
 */
-      __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 358, __pyx_L4_error)
+      __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 397, __pyx_L4_error)
 
 
-      /* "tailrace/native/_client.pyx":353
+      /* "tailrace/native/_client.pyx":392
  *         if slices == NULL:
  *             raise MemoryError(f"no memory for {count} keys")
  *         try:             # <<<<<<<<<<<<<<
@@ -8537,7 +8726,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
     __Pyx_XDECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-    /* "tailrace/native/_client.pyx":359
+    /* "tailrace/native/_client.pyx":398
  *                 slices[i].count = PyBytes_GET_SIZE(key)
  *             self.begin()
  *         except BaseException:             # <<<<<<<<<<<<<<
@@ -8547,12 +8736,12 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     __pyx_t_7 = __Pyx_PyErr_ExceptionMatches(((PyObject *)(((PyTypeObject*)PyExc_BaseException))));
     if (__pyx_t_7) {
       __Pyx_AddTraceback("tailrace.native._client.CellClient.get_many", __pyx_clineno, __pyx_lineno, __pyx_filename);
-      if (__Pyx_GetException(&__pyx_t_8, &__pyx_t_2, &__pyx_t_4) < 0) __PYX_ERR(0, 359, __pyx_L6_except_error)
+      if (__Pyx_GetException(&__pyx_t_8, &__pyx_t_2, &__pyx_t_4) < 0) __PYX_ERR(0, 398, __pyx_L6_except_error)
       __Pyx_XGOTREF(__pyx_t_8);
       __Pyx_XGOTREF(__pyx_t_2);
       __Pyx_XGOTREF(__pyx_t_4);
 
-      /* "tailrace/native/_client.pyx":360
+      /* "tailrace/native/_client.pyx":399
  *             self.begin()
  *         except BaseException:
  *             free(slices)             # <<<<<<<<<<<<<<
@@ -8561,7 +8750,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
       free(__pyx_v_slices);
 
-      /* "tailrace/native/_client.pyx":361
+      /* "tailrace/native/_client.pyx":400
  *         except BaseException:
  *             free(slices)
  *             raise             # <<<<<<<<<<<<<<
@@ -8573,11 +8762,11 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       __Pyx_XGIVEREF(__pyx_t_4);
       __Pyx_ErrRestoreWithState(__pyx_t_8, __pyx_t_2, __pyx_t_4);
       __pyx_t_8 = 0;  __pyx_t_2 = 0;  __pyx_t_4 = 0; 
-      __PYX_ERR(0, 361, __pyx_L6_except_error)
+      __PYX_ERR(0, 400, __pyx_L6_except_error)
     }
     goto __pyx_L6_except_error;
 
-    /* "tailrace/native/_client.pyx":353
+    /* "tailrace/native/_client.pyx":392
  *         if slices == NULL:
  *             raise MemoryError(f"no memory for {count} keys")
  *         try:             # <<<<<<<<<<<<<<
@@ -8593,19 +8782,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     __pyx_L9_try_end:;
   }
 
-  /* "tailrace/native/_client.pyx":362
+  /* "tailrace/native/_client.pyx":401
  *             free(slices)
  *             raise
  *         kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock             # <<<<<<<<<<<<<<
  *         try:
  *             with nogil:
 */
-  __pyx_t_4 = PyList_AsTuple(__pyx_v_keys); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 362, __pyx_L1_error)
+  __pyx_t_4 = PyList_AsTuple(__pyx_v_keys); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 401, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __pyx_v_kept = ((PyObject*)__pyx_t_4);
   __pyx_t_4 = 0;
 
-  /* "tailrace/native/_client.pyx":363
+  /* "tailrace/native/_client.pyx":402
  *             raise
  *         kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
  *         try:             # <<<<<<<<<<<<<<
@@ -8614,7 +8803,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
   /*try:*/ {
 
-    /* "tailrace/native/_client.pyx":364
+    /* "tailrace/native/_client.pyx":403
  *         kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -8627,7 +8816,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "tailrace/native/_client.pyx":365
+          /* "tailrace/native/_client.pyx":404
  *         try:
  *             with nogil:
  *                 failed = tr_client_prepare(&self.client, slices, count)             # <<<<<<<<<<<<<<
@@ -8637,7 +8826,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
           __pyx_v_failed = tr_client_prepare((&__pyx_v_self->client), __pyx_v_slices, __pyx_v_count);
         }
 
-        /* "tailrace/native/_client.pyx":364
+        /* "tailrace/native/_client.pyx":403
  *         kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -8654,7 +8843,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
         }
     }
 
-    /* "tailrace/native/_client.pyx":366
+    /* "tailrace/native/_client.pyx":405
  *             with nogil:
  *                 failed = tr_client_prepare(&self.client, slices, count)
  *             if failed:             # <<<<<<<<<<<<<<
@@ -8666,7 +8855,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     if (unlikely(__pyx_t_3)) {
 
 
-      /* "tailrace/native/_client.pyx":367
+      /* "tailrace/native/_client.pyx":406
  *                 failed = tr_client_prepare(&self.client, slices, count)
  *             if failed:
  *                 raise MemoryError(f"no memory for {count} keys")             # <<<<<<<<<<<<<<
@@ -8674,7 +8863,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
  *                 self.look(now_s, relaxed, deadline_ns)
 */
       __pyx_t_2 = NULL;
-      __pyx_t_8 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 367, __pyx_L15_error)
+      __pyx_t_8 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 406, __pyx_L15_error)
       __Pyx_GOTREF(__pyx_t_8);
       __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
       __pyx_t_6[1] = __pyx_t_8;
@@ -8685,7 +8874,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       #endif
       __pyx_t_7 = 0;
       __pyx_t_5 = __Pyx_PyUnicode_Join(__pyx_t_6, 3, __pyx_t_1, __pyx_t_7);
-      if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 367, __pyx_L15_error)
+      if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 406, __pyx_L15_error)
       __Pyx_GOTREF(__pyx_t_5);
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
       __pyx_t_9 = 1;
@@ -8694,14 +8883,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
         __pyx_t_4 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_9, (2-__pyx_t_9) | (__pyx_t_9*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
         __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-        if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 367, __pyx_L15_error)
+        if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 406, __pyx_L15_error)
         __Pyx_GOTREF(__pyx_t_4);
       }
       __Pyx_Raise(__pyx_t_4, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-      __PYX_ERR(0, 367, __pyx_L15_error)
+      __PYX_ERR(0, 406, __pyx_L15_error)
 
-      /* "tailrace/native/_client.pyx":366
+      /* "tailrace/native/_client.pyx":405
  *             with nogil:
  *                 failed = tr_client_prepare(&self.client, slices, count)
  *             if failed:             # <<<<<<<<<<<<<<
@@ -8710,7 +8899,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
     }
 
-    /* "tailrace/native/_client.pyx":368
+    /* "tailrace/native/_client.pyx":407
  *             if failed:
  *                 raise MemoryError(f"no memory for {count} keys")
  *             while True:             # <<<<<<<<<<<<<<
@@ -8719,17 +8908,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
     while (1) {
 
-      /* "tailrace/native/_client.pyx":369
+      /* "tailrace/native/_client.pyx":408
  *                 raise MemoryError(f"no memory for {count} keys")
  *             while True:
  *                 self.look(now_s, relaxed, deadline_ns)             # <<<<<<<<<<<<<<
  *                 for i in range(count):
  *                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:
 */
-      __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->look(__pyx_v_self, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_ns); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 369, __pyx_L15_error)
+      __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->look(__pyx_v_self, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_ns); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 408, __pyx_L15_error)
 
 
-      /* "tailrace/native/_client.pyx":370
+      /* "tailrace/native/_client.pyx":409
  *             while True:
  *                 self.look(now_s, relaxed, deadline_ns)
  *                 for i in range(count):             # <<<<<<<<<<<<<<
@@ -8743,7 +8932,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       for (__pyx_t_14 = 0; __pyx_t_14 < __pyx_t_13; __pyx_t_14+=1) {
         __pyx_v_i = __pyx_t_14;
 
-        /* "tailrace/native/_client.pyx":371
+        /* "tailrace/native/_client.pyx":410
  *                 self.look(now_s, relaxed, deadline_ns)
  *                 for i in range(count):
  *                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:             # <<<<<<<<<<<<<<
@@ -8769,19 +8958,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
         if (__pyx_t_3) {
 
 
-          /* "tailrace/native/_client.pyx":372
+          /* "tailrace/native/_client.pyx":411
  *                 for i in range(count):
  *                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:
  *                         value = PyBytes_FromStringAndSize(NULL, tr_client_chosen(&self.client, i).value_bytes)             # <<<<<<<<<<<<<<
  *                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
  *                         values[i] = value
 */
-          __pyx_t_4 = PyBytes_FromStringAndSize(NULL, tr_client_chosen((&__pyx_v_self->client), __pyx_v_i)->value_bytes); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 372, __pyx_L15_error)
+          __pyx_t_4 = PyBytes_FromStringAndSize(NULL, tr_client_chosen((&__pyx_v_self->client), __pyx_v_i)->value_bytes); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 411, __pyx_L15_error)
           __Pyx_GOTREF(__pyx_t_4);
           __Pyx_XDECREF_SET(__pyx_v_value, ((PyObject*)__pyx_t_4));
           __pyx_t_4 = 0;
 
-          /* "tailrace/native/_client.pyx":373
+          /* "tailrace/native/_client.pyx":412
  *                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:
  *                         value = PyBytes_FromStringAndSize(NULL, tr_client_chosen(&self.client, i).value_bytes)
  *                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))             # <<<<<<<<<<<<<<
@@ -8790,16 +8979,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
           tr_client_place((&__pyx_v_self->client), __pyx_v_i, ((uint8_t *)PyBytes_AS_STRING(__pyx_v_value)));
 
-          /* "tailrace/native/_client.pyx":374
+          /* "tailrace/native/_client.pyx":413
  *                         value = PyBytes_FromStringAndSize(NULL, tr_client_chosen(&self.client, i).value_bytes)
  *                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
  *                         values[i] = value             # <<<<<<<<<<<<<<
  *                 if not self.take():
  *                     break
 */
-          if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, __pyx_v_value, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 374, __pyx_L15_error)
+          if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, __pyx_v_value, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 413, __pyx_L15_error)
 
-          /* "tailrace/native/_client.pyx":371
+          /* "tailrace/native/_client.pyx":410
  *                 self.look(now_s, relaxed, deadline_ns)
  *                 for i in range(count):
  *                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:             # <<<<<<<<<<<<<<
@@ -8810,7 +8999,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       }
 
 
-      /* "tailrace/native/_client.pyx":375
+      /* "tailrace/native/_client.pyx":414
  *                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
  *                         values[i] = value
  *                 if not self.take():             # <<<<<<<<<<<<<<
@@ -8822,7 +9011,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       if (__pyx_t_3) {
 
 
-        /* "tailrace/native/_client.pyx":376
+        /* "tailrace/native/_client.pyx":415
  *                         values[i] = value
  *                 if not self.take():
  *                     break             # <<<<<<<<<<<<<<
@@ -8831,7 +9020,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         goto __pyx_L22_break;
 
-        /* "tailrace/native/_client.pyx":375
+        /* "tailrace/native/_client.pyx":414
  *                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
  *                         values[i] = value
  *                 if not self.take():             # <<<<<<<<<<<<<<
@@ -8842,7 +9031,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     }
     __pyx_L22_break:;
 
-    /* "tailrace/native/_client.pyx":377
+    /* "tailrace/native/_client.pyx":416
  *                 if not self.take():
  *                     break
  *             for i in range(count):             # <<<<<<<<<<<<<<
@@ -8856,7 +9045,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     for (__pyx_t_14 = 0; __pyx_t_14 < __pyx_t_13; __pyx_t_14+=1) {
       __pyx_v_i = __pyx_t_14;
 
-      /* "tailrace/native/_client.pyx":378
+      /* "tailrace/native/_client.pyx":417
  *                     break
  *             for i in range(count):
  *                 if self.client.keys[i].state != TR_KEY_HIT:             # <<<<<<<<<<<<<<
@@ -8868,16 +9057,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       if (__pyx_t_3) {
 
 
-        /* "tailrace/native/_client.pyx":379
+        /* "tailrace/native/_client.pyx":418
  *             for i in range(count):
  *                 if self.client.keys[i].state != TR_KEY_HIT:
  *                     values[i] = None             # <<<<<<<<<<<<<<
  *                 elif versions:
  *                     probe = tr_client_chosen(&self.client, i)
 */
-        if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, Py_None, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 379, __pyx_L15_error)
+        if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, Py_None, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 418, __pyx_L15_error)
 
-        /* "tailrace/native/_client.pyx":378
+        /* "tailrace/native/_client.pyx":417
  *                     break
  *             for i in range(count):
  *                 if self.client.keys[i].state != TR_KEY_HIT:             # <<<<<<<<<<<<<<
@@ -8887,7 +9076,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
         goto __pyx_L31;
       }
 
-      /* "tailrace/native/_client.pyx":380
+      /* "tailrace/native/_client.pyx":419
  *                 if self.client.keys[i].state != TR_KEY_HIT:
  *                     values[i] = None
  *                 elif versions:             # <<<<<<<<<<<<<<
@@ -8896,7 +9085,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
       if (__pyx_v_versions) {
 
-        /* "tailrace/native/_client.pyx":381
+        /* "tailrace/native/_client.pyx":420
  *                     values[i] = None
  *                 elif versions:
  *                     probe = tr_client_chosen(&self.client, i)             # <<<<<<<<<<<<<<
@@ -8905,27 +9094,27 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         __pyx_v_probe = tr_client_chosen((&__pyx_v_self->client), __pyx_v_i);
 
-        /* "tailrace/native/_client.pyx":382
+        /* "tailrace/native/_client.pyx":421
  *                 elif versions:
  *                     probe = tr_client_chosen(&self.client, i)
  *                     values[i] = (values[i], _as_tuple(probe.entry.version))             # <<<<<<<<<<<<<<
  *             self.note_rest()
  *         finally:
 */
-        __pyx_t_4 = __pyx_f_8tailrace_6native_7_client__as_tuple(__pyx_v_probe->entry.version); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 382, __pyx_L15_error)
+        __pyx_t_4 = __pyx_f_8tailrace_6native_7_client__as_tuple(__pyx_v_probe->entry.version); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 421, __pyx_L15_error)
         __Pyx_GOTREF(__pyx_t_4);
-        __pyx_t_5 = PyTuple_New(2); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 382, __pyx_L15_error)
+        __pyx_t_5 = PyTuple_New(2); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 421, __pyx_L15_error)
         __Pyx_GOTREF(__pyx_t_5);
         __Pyx_INCREF(__Pyx_PyList_GET_ITEM(__pyx_v_values, __pyx_v_i));
         __Pyx_GIVEREF(__Pyx_PyList_GET_ITEM(__pyx_v_values, __pyx_v_i));
-        if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 0, __Pyx_PyList_GET_ITEM(__pyx_v_values, __pyx_v_i)) != (0)) __PYX_ERR(0, 382, __pyx_L15_error);
+        if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 0, __Pyx_PyList_GET_ITEM(__pyx_v_values, __pyx_v_i)) != (0)) __PYX_ERR(0, 421, __pyx_L15_error);
         __Pyx_GIVEREF(__pyx_t_4);
-        if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 1, __pyx_t_4) != (0)) __PYX_ERR(0, 382, __pyx_L15_error);
+        if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 1, __pyx_t_4) != (0)) __PYX_ERR(0, 421, __pyx_L15_error);
         __pyx_t_4 = 0;
-        if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, __pyx_t_5, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 382, __pyx_L15_error)
+        if (unlikely((__Pyx_SetItemInt(__pyx_v_values, __pyx_v_i, __pyx_t_5, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 421, __pyx_L15_error)
         __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-        /* "tailrace/native/_client.pyx":380
+        /* "tailrace/native/_client.pyx":419
  *                 if self.client.keys[i].state != TR_KEY_HIT:
  *                     values[i] = None
  *                 elif versions:             # <<<<<<<<<<<<<<
@@ -8937,18 +9126,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     }
 
 
-    /* "tailrace/native/_client.pyx":383
+    /* "tailrace/native/_client.pyx":422
  *                     probe = tr_client_chosen(&self.client, i)
  *                     values[i] = (values[i], _as_tuple(probe.entry.version))
  *             self.note_rest()             # <<<<<<<<<<<<<<
  *         finally:
  *             tr_client_finish(&self.client)
 */
-    __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->note_rest(__pyx_v_self); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 383, __pyx_L15_error)
+    __pyx_t_7 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->note_rest(__pyx_v_self); if (unlikely(__pyx_t_7 == ((int)-1))) __PYX_ERR(0, 422, __pyx_L15_error)
 
   }
 
-  /* "tailrace/native/_client.pyx":385
+  /* "tailrace/native/_client.pyx":424
  *             self.note_rest()
  *         finally:
  *             tr_client_finish(&self.client)             # <<<<<<<<<<<<<<
@@ -8959,7 +9148,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     /*normal exit:*/{
       tr_client_finish((&__pyx_v_self->client));
 
-      /* "tailrace/native/_client.pyx":386
+      /* "tailrace/native/_client.pyx":425
  *         finally:
  *             tr_client_finish(&self.client)
  *             free(slices)             # <<<<<<<<<<<<<<
@@ -8968,7 +9157,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
       free(__pyx_v_slices);
 
-      /* "tailrace/native/_client.pyx":387
+      /* "tailrace/native/_client.pyx":426
  *             tr_client_finish(&self.client)
  *             free(slices)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -8998,7 +9187,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
       __pyx_t_7 = __pyx_lineno; __pyx_t_16 = __pyx_clineno; __pyx_t_17 = __pyx_filename;
       {
 
-        /* "tailrace/native/_client.pyx":385
+        /* "tailrace/native/_client.pyx":424
  *             self.note_rest()
  *         finally:
  *             tr_client_finish(&self.client)             # <<<<<<<<<<<<<<
@@ -9007,7 +9196,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         tr_client_finish((&__pyx_v_self->client));
 
-        /* "tailrace/native/_client.pyx":386
+        /* "tailrace/native/_client.pyx":425
  *         finally:
  *             tr_client_finish(&self.client)
  *             free(slices)             # <<<<<<<<<<<<<<
@@ -9016,7 +9205,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
 */
         free(__pyx_v_slices);
 
-        /* "tailrace/native/_client.pyx":387
+        /* "tailrace/native/_client.pyx":426
  *             tr_client_finish(&self.client)
  *             free(slices)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9040,7 +9229,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
     __pyx_L16:;
   }
 
-  /* "tailrace/native/_client.pyx":388
+  /* "tailrace/native/_client.pyx":427
  *             free(slices)
  *             self.busy = False
  *         return values             # <<<<<<<<<<<<<<
@@ -9058,7 +9247,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":341
+  /* "tailrace/native/_client.pyx":380
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,             # <<<<<<<<<<<<<<
@@ -9090,7 +9279,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_20get_many(str
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":390
+/* "tailrace/native/_client.pyx":429
  *         return values
  * 
  *     def get_into(self, bytes key not None, buffer, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0):             # <<<<<<<<<<<<<<
@@ -9142,56 +9331,56 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_key,&__pyx_mstate_global->__pyx_n_u_buffer,&__pyx_mstate_global->__pyx_n_u_now_s,&__pyx_mstate_global->__pyx_n_u_relaxed,&__pyx_mstate_global->__pyx_n_u_deadline_s,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 390, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 429, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 390, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 429, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 390, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 429, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 390, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 429, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "get_into", 0) < (0)) __PYX_ERR(0, 390, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "get_into", 0) < (0)) __PYX_ERR(0, 429, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("get_into", 1, 3, 3, i); __PYX_ERR(0, 390, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("get_into", 1, 3, 3, i); __PYX_ERR(0, 429, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 390, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 429, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 390, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 429, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 390, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 429, __pyx_L3_error)
     }
     __pyx_v_key = ((PyObject*)values[0]);
     __pyx_v_buffer = values[1];
-    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 390, __pyx_L3_error)
+    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 429, __pyx_L3_error)
     if (values[3]) {
-      __pyx_v_relaxed = __Pyx_PyObject_IsTrue(values[3]); if (unlikely((__pyx_v_relaxed == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 390, __pyx_L3_error)
+      __pyx_v_relaxed = __Pyx_PyObject_IsTrue(values[3]); if (unlikely((__pyx_v_relaxed == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 429, __pyx_L3_error)
     } else {
       __pyx_v_relaxed = ((int)0);
     }
     if (values[4]) {
-      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[4]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 390, __pyx_L3_error)
+      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[4]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 429, __pyx_L3_error)
     } else {
       __pyx_v_deadline_s = ((double)1.0);
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("get_into", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 390, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("get_into", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 429, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -9202,7 +9391,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_key), (&PyBytes_Type), 0, "key", 1))) __PYX_ERR(0, 390, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_key), (&PyBytes_Type), 0, "key", 1))) __PYX_ERR(0, 429, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(((struct __pyx_obj_8tailrace_6native_7_client_CellClient *)__pyx_v_self), __pyx_v_key, __pyx_v_buffer, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_s);
 
   /* function exit code */
@@ -9258,7 +9447,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("get_into", 0);
 
-  /* "tailrace/native/_client.pyx":395
+  /* "tailrace/native/_client.pyx":434
  *         cdef Py_buffer room
  *         cdef uint32_t size
  *         cdef uint64_t deadline_ns = _after(deadline_s)             # <<<<<<<<<<<<<<
@@ -9267,7 +9456,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
   __pyx_v_deadline_ns = __pyx_f_8tailrace_6native_7_client__after(__pyx_v_deadline_s);
 
-  /* "tailrace/native/_client.pyx":396
+  /* "tailrace/native/_client.pyx":435
  *         cdef uint32_t size
  *         cdef uint64_t deadline_ns = _after(deadline_s)
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -9281,17 +9470,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
   __pyx_v_slice.at = __pyx_t_1;
   __pyx_v_slice.count = __pyx_t_2;
 
-  /* "tailrace/native/_client.pyx":397
+  /* "tailrace/native/_client.pyx":436
  *         cdef uint64_t deadline_ns = _after(deadline_s)
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *         self.begin()             # <<<<<<<<<<<<<<
  *         try:
  *             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
 */
-  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 397, __pyx_L1_error)
+  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 436, __pyx_L1_error)
 
 
-  /* "tailrace/native/_client.pyx":398
+  /* "tailrace/native/_client.pyx":437
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *         self.begin()
  *         try:             # <<<<<<<<<<<<<<
@@ -9300,17 +9489,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
   /*try:*/ {
 
-    /* "tailrace/native/_client.pyx":399
+    /* "tailrace/native/_client.pyx":438
  *         self.begin()
  *         try:
  *             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)             # <<<<<<<<<<<<<<
  *             try:
  *                 if tr_client_prepare(&self.client, &slice, 1):
 */
-    __pyx_t_3 = PyObject_GetBuffer(__pyx_v_buffer, (&__pyx_v_room), PyBUF_WRITABLE); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 399, __pyx_L4_error)
+    __pyx_t_3 = PyObject_GetBuffer(__pyx_v_buffer, (&__pyx_v_room), PyBUF_WRITABLE); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 438, __pyx_L4_error)
 
 
-    /* "tailrace/native/_client.pyx":400
+    /* "tailrace/native/_client.pyx":439
  *         try:
  *             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
  *             try:             # <<<<<<<<<<<<<<
@@ -9319,7 +9508,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
     /*try:*/ {
 
-      /* "tailrace/native/_client.pyx":401
+      /* "tailrace/native/_client.pyx":440
  *             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
  *             try:
  *                 if tr_client_prepare(&self.client, &slice, 1):             # <<<<<<<<<<<<<<
@@ -9331,7 +9520,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
       if (unlikely(__pyx_t_4)) {
 
 
-        /* "tailrace/native/_client.pyx":402
+        /* "tailrace/native/_client.pyx":441
  *             try:
  *                 if tr_client_prepare(&self.client, &slice, 1):
  *                     raise MemoryError("no memory for a key")             # <<<<<<<<<<<<<<
@@ -9344,14 +9533,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
           PyObject *__pyx_callargs[2] = {__pyx_t_6, __pyx_mstate_global->__pyx_kp_u_no_memory_for_a_key};
           __pyx_t_5 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_7, (2-__pyx_t_7) | (__pyx_t_7*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
           __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
-          if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 402, __pyx_L7_error)
+          if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 441, __pyx_L7_error)
           __Pyx_GOTREF(__pyx_t_5);
         }
         __Pyx_Raise(__pyx_t_5, 0, 0, 0);
         __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-        __PYX_ERR(0, 402, __pyx_L7_error)
+        __PYX_ERR(0, 441, __pyx_L7_error)
 
-        /* "tailrace/native/_client.pyx":401
+        /* "tailrace/native/_client.pyx":440
  *             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
  *             try:
  *                 if tr_client_prepare(&self.client, &slice, 1):             # <<<<<<<<<<<<<<
@@ -9360,7 +9549,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
       }
 
-      /* "tailrace/native/_client.pyx":403
+      /* "tailrace/native/_client.pyx":442
  *                 if tr_client_prepare(&self.client, &slice, 1):
  *                     raise MemoryError("no memory for a key")
  *                 while True:             # <<<<<<<<<<<<<<
@@ -9369,17 +9558,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
       while (1) {
 
-        /* "tailrace/native/_client.pyx":404
+        /* "tailrace/native/_client.pyx":443
  *                     raise MemoryError("no memory for a key")
  *                 while True:
  *                     self.look(now_s, relaxed, deadline_ns)             # <<<<<<<<<<<<<<
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
  *                         size = tr_client_chosen(&self.client, 0).value_bytes
 */
-        __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->look(__pyx_v_self, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_ns); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 404, __pyx_L7_error)
+        __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->look(__pyx_v_self, __pyx_v_now_s, __pyx_v_relaxed, __pyx_v_deadline_ns); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 443, __pyx_L7_error)
 
 
-        /* "tailrace/native/_client.pyx":405
+        /* "tailrace/native/_client.pyx":444
  *                 while True:
  *                     self.look(now_s, relaxed, deadline_ns)
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:             # <<<<<<<<<<<<<<
@@ -9405,7 +9594,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
         if (__pyx_t_4) {
 
 
-          /* "tailrace/native/_client.pyx":406
+          /* "tailrace/native/_client.pyx":445
  *                     self.look(now_s, relaxed, deadline_ns)
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
  *                         size = tr_client_chosen(&self.client, 0).value_bytes             # <<<<<<<<<<<<<<
@@ -9416,7 +9605,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 
           __pyx_v_size = __pyx_t_9;
 
-          /* "tailrace/native/_client.pyx":407
+          /* "tailrace/native/_client.pyx":446
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
  *                         size = tr_client_chosen(&self.client, 0).value_bytes
  *                         if <Py_ssize_t> size > room.len:             # <<<<<<<<<<<<<<
@@ -9428,7 +9617,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
           if (unlikely(__pyx_t_4)) {
 
 
-            /* "tailrace/native/_client.pyx":408
+            /* "tailrace/native/_client.pyx":447
  *                         size = tr_client_chosen(&self.client, 0).value_bytes
  *                         if <Py_ssize_t> size > room.len:
  *                             raise ValueError(f"a value of {size} bytes into {room.len}")             # <<<<<<<<<<<<<<
@@ -9436,9 +9625,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
  *                     if not self.take():
 */
             __pyx_t_6 = NULL;
-            __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_size, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 408, __pyx_L7_error)
+            __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_size, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 447, __pyx_L7_error)
             __Pyx_GOTREF(__pyx_t_10);
-            __pyx_t_11 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_room.len, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 408, __pyx_L7_error)
+            __pyx_t_11 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_room.len, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 447, __pyx_L7_error)
             __Pyx_GOTREF(__pyx_t_11);
             __pyx_t_12[0] = __pyx_mstate_global->__pyx_kp_u_a_value_of;
             __pyx_t_12[1] = __pyx_t_10;
@@ -9450,7 +9639,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
             #endif
             __pyx_t_3 = 0;
             __pyx_t_13 = __Pyx_PyUnicode_Join(__pyx_t_12, 4, __pyx_t_2, __pyx_t_3);
-            if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 408, __pyx_L7_error)
+            if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 447, __pyx_L7_error)
             __Pyx_GOTREF(__pyx_t_13);
             __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
             __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
@@ -9460,14 +9649,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
               __pyx_t_5 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_7, (2-__pyx_t_7) | (__pyx_t_7*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
               __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
               __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
-              if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 408, __pyx_L7_error)
+              if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 447, __pyx_L7_error)
               __Pyx_GOTREF(__pyx_t_5);
             }
             __Pyx_Raise(__pyx_t_5, 0, 0, 0);
             __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-            __PYX_ERR(0, 408, __pyx_L7_error)
+            __PYX_ERR(0, 447, __pyx_L7_error)
 
-            /* "tailrace/native/_client.pyx":407
+            /* "tailrace/native/_client.pyx":446
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
  *                         size = tr_client_chosen(&self.client, 0).value_bytes
  *                         if <Py_ssize_t> size > room.len:             # <<<<<<<<<<<<<<
@@ -9476,7 +9665,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
           }
 
-          /* "tailrace/native/_client.pyx":409
+          /* "tailrace/native/_client.pyx":448
  *                         if <Py_ssize_t> size > room.len:
  *                             raise ValueError(f"a value of {size} bytes into {room.len}")
  *                         tr_client_place(&self.client, 0, <uint8_t *> room.buf)             # <<<<<<<<<<<<<<
@@ -9485,7 +9674,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
           tr_client_place((&__pyx_v_self->client), 0, ((uint8_t *)__pyx_v_room.buf));
 
-          /* "tailrace/native/_client.pyx":405
+          /* "tailrace/native/_client.pyx":444
  *                 while True:
  *                     self.look(now_s, relaxed, deadline_ns)
  *                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:             # <<<<<<<<<<<<<<
@@ -9494,7 +9683,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
         }
 
-        /* "tailrace/native/_client.pyx":410
+        /* "tailrace/native/_client.pyx":449
  *                             raise ValueError(f"a value of {size} bytes into {room.len}")
  *                         tr_client_place(&self.client, 0, <uint8_t *> room.buf)
  *                     if not self.take():             # <<<<<<<<<<<<<<
@@ -9506,7 +9695,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
         if (__pyx_t_4) {
 
 
-          /* "tailrace/native/_client.pyx":411
+          /* "tailrace/native/_client.pyx":450
  *                         tr_client_place(&self.client, 0, <uint8_t *> room.buf)
  *                     if not self.take():
  *                         break             # <<<<<<<<<<<<<<
@@ -9515,7 +9704,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
           goto __pyx_L11_break;
 
-          /* "tailrace/native/_client.pyx":410
+          /* "tailrace/native/_client.pyx":449
  *                             raise ValueError(f"a value of {size} bytes into {room.len}")
  *                         tr_client_place(&self.client, 0, <uint8_t *> room.buf)
  *                     if not self.take():             # <<<<<<<<<<<<<<
@@ -9527,7 +9716,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
       __pyx_L11_break:;
     }
 
-    /* "tailrace/native/_client.pyx":413
+    /* "tailrace/native/_client.pyx":452
  *                         break
  *             finally:
  *                 PyBuffer_Release(&room)             # <<<<<<<<<<<<<<
@@ -9576,17 +9765,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
       __pyx_L8:;
     }
 
-    /* "tailrace/native/_client.pyx":414
+    /* "tailrace/native/_client.pyx":453
  *             finally:
  *                 PyBuffer_Release(&room)
  *             self.note_rest()             # <<<<<<<<<<<<<<
  *             return tr_client_chosen(&self.client, 0).value_bytes if self.client.keys[0].state == TR_KEY_HIT else None
  *         finally:
 */
-    __pyx_t_14 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->note_rest(__pyx_v_self); if (unlikely(__pyx_t_14 == ((int)-1))) __PYX_ERR(0, 414, __pyx_L4_error)
+    __pyx_t_14 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_CellClient *)__pyx_v_self->__pyx_vtab)->note_rest(__pyx_v_self); if (unlikely(__pyx_t_14 == ((int)-1))) __PYX_ERR(0, 453, __pyx_L4_error)
 
 
-    /* "tailrace/native/_client.pyx":415
+    /* "tailrace/native/_client.pyx":454
  *                 PyBuffer_Release(&room)
  *             self.note_rest()
  *             return tr_client_chosen(&self.client, 0).value_bytes if self.client.keys[0].state == TR_KEY_HIT else None             # <<<<<<<<<<<<<<
@@ -9596,7 +9785,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
     __pyx_t_4 = ((__pyx_v_self->client.keys[0]).state == TR_KEY_HIT);
 
     if (__pyx_t_4) {
-      __pyx_t_13 = __Pyx_PyLong_From_uint32_t(tr_client_chosen((&__pyx_v_self->client), 0)->value_bytes); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 415, __pyx_L4_error)
+      __pyx_t_13 = __Pyx_PyLong_From_uint32_t(tr_client_chosen((&__pyx_v_self->client), 0)->value_bytes); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 454, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_13);
       __pyx_t_5 = __pyx_t_13;
       __pyx_t_13 = 0;
@@ -9617,7 +9806,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
     goto __pyx_L3_return;
   }
 
-  /* "tailrace/native/_client.pyx":417
+  /* "tailrace/native/_client.pyx":456
  *             return tr_client_chosen(&self.client, 0).value_bytes if self.client.keys[0].state == TR_KEY_HIT else None
  *         finally:
  *             tr_client_finish(&self.client)             # <<<<<<<<<<<<<<
@@ -9647,7 +9836,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
       {
         tr_client_finish((&__pyx_v_self->client));
 
-        /* "tailrace/native/_client.pyx":418
+        /* "tailrace/native/_client.pyx":457
  *         finally:
  *             tr_client_finish(&self.client)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9672,7 +9861,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
       __pyx_t_16 = __pyx_r;
       __pyx_r = 0;
 
-      /* "tailrace/native/_client.pyx":417
+      /* "tailrace/native/_client.pyx":456
  *             return tr_client_chosen(&self.client, 0).value_bytes if self.client.keys[0].state == TR_KEY_HIT else None
  *         finally:
  *             tr_client_finish(&self.client)             # <<<<<<<<<<<<<<
@@ -9681,7 +9870,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
 */
       tr_client_finish((&__pyx_v_self->client));
 
-      /* "tailrace/native/_client.pyx":418
+      /* "tailrace/native/_client.pyx":457
  *         finally:
  *             tr_client_finish(&self.client)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9695,7 +9884,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
     }
   }
 
-  /* "tailrace/native/_client.pyx":390
+  /* "tailrace/native/_client.pyx":429
  *         return values
  * 
  *     def get_into(self, bytes key not None, buffer, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0):             # <<<<<<<<<<<<<<
@@ -9722,7 +9911,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_22get_into(str
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":420
+/* "tailrace/native/_client.pyx":459
  *             self.busy = False
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -9791,7 +9980,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("stats", 0);
 
-  /* "tailrace/native/_client.pyx":422
+  /* "tailrace/native/_client.pyx":461
  *     def stats(self):
  *         cdef uint32_t i
  *         cdef uint64_t torn = 0, remaps = 0             # <<<<<<<<<<<<<<
@@ -9801,7 +9990,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   __pyx_v_torn = 0;
   __pyx_v_remaps = 0;
 
-  /* "tailrace/native/_client.pyx":423
+  /* "tailrace/native/_client.pyx":462
  *         cdef uint32_t i
  *         cdef uint64_t torn = 0, remaps = 0
  *         cdef tr_client_stats stats = self.client.stats             # <<<<<<<<<<<<<<
@@ -9812,7 +10001,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
 
   __pyx_v_stats = __pyx_t_1;
 
-  /* "tailrace/native/_client.pyx":424
+  /* "tailrace/native/_client.pyx":463
  *         cdef uint64_t torn = 0, remaps = 0
  *         cdef tr_client_stats stats = self.client.stats
  *         for i in range(self.client.backends):             # <<<<<<<<<<<<<<
@@ -9826,7 +10015,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   for (__pyx_t_4 = 0; __pyx_t_4 < __pyx_t_3; __pyx_t_4+=1) {
     __pyx_v_i = __pyx_t_4;
 
-    /* "tailrace/native/_client.pyx":425
+    /* "tailrace/native/_client.pyx":464
  *         cdef tr_client_stats stats = self.client.stats
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].view != NULL:             # <<<<<<<<<<<<<<
@@ -9838,7 +10027,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
     if (__pyx_t_5) {
 
 
-      /* "tailrace/native/_client.pyx":426
+      /* "tailrace/native/_client.pyx":465
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].view != NULL:
  *                 torn += self.client.backend[i].view.stats.torn             # <<<<<<<<<<<<<<
@@ -9847,7 +10036,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
 */
       __pyx_v_torn = (__pyx_v_torn + (__pyx_v_self->client.backend[__pyx_v_i]).view->stats.torn);
 
-      /* "tailrace/native/_client.pyx":427
+      /* "tailrace/native/_client.pyx":466
  *             if self.client.backend[i].view != NULL:
  *                 torn += self.client.backend[i].view.stats.torn
  *                 remaps += self.client.backend[i].view.stats.remaps             # <<<<<<<<<<<<<<
@@ -9856,7 +10045,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
 */
       __pyx_v_remaps = (__pyx_v_remaps + (__pyx_v_self->client.backend[__pyx_v_i]).view->stats.remaps);
 
-      /* "tailrace/native/_client.pyx":425
+      /* "tailrace/native/_client.pyx":464
  *         cdef tr_client_stats stats = self.client.stats
  *         for i in range(self.client.backends):
  *             if self.client.backend[i].view != NULL:             # <<<<<<<<<<<<<<
@@ -9867,74 +10056,74 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   }
 
 
-  /* "tailrace/native/_client.pyx":428
+  /* "tailrace/native/_client.pyx":467
  *                 torn += self.client.backend[i].view.stats.torn
  *                 remaps += self.client.backend[i].view.stats.remaps
  *         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,             # <<<<<<<<<<<<<<
  *                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
  *                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
 */
-  __pyx_t_6 = __Pyx_PyDict_NewPresized(11); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyDict_NewPresized(11); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hits); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hits); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_hits, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_hits, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.misses); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.misses); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_misses, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_misses, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.asks); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.asks); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_asks, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_asks, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.inquorate); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.inquorate); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_inquorate, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_inquorate, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-  /* "tailrace/native/_client.pyx":429
+  /* "tailrace/native/_client.pyx":468
  *                 remaps += self.client.backend[i].view.stats.remaps
  *         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
  *                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,             # <<<<<<<<<<<<<<
  *                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
  * 
 */
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.unreachable); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.unreachable); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 468, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_unreachable, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_unreachable, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.retries); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.retries); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 468, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_retries, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_retries, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hedges); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hedges); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 468, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_hedges, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_hedges, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-  /* "tailrace/native/_client.pyx":430
+  /* "tailrace/native/_client.pyx":469
  *         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
  *                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
  *                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.scan_reads); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 430, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.scan_reads); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 469, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_scan_reads, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_scan_reads, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.two_step_reads); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 430, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.two_step_reads); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 469, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_two_step_reads, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_two_step_reads, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_torn); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 430, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_torn); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 469, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_torn, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_torn, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_remaps); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 430, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_remaps); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 469, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_remaps, __pyx_t_7) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_remaps, __pyx_t_7) < (0)) __PYX_ERR(0, 467, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
   {
     PyObject *__pyx_temp;
@@ -9947,7 +10136,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   __pyx_t_6 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":420
+  /* "tailrace/native/_client.pyx":459
  *             self.busy = False
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -9971,7 +10160,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_24stats(struct
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":168
+/* "tailrace/native/_client.pyx":207
  *     cdef tr_client client
  *     cdef bint busy, recording
  *     cdef readonly list asks, unreachable             # <<<<<<<<<<<<<<
@@ -10097,7 +10286,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_11unreachable_
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":169
+/* "tailrace/native/_client.pyx":208
  *     cdef bint busy, recording
  *     cdef readonly list asks, unreachable
  *     cdef readonly bint troubled             # <<<<<<<<<<<<<<
@@ -10136,7 +10325,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_8troubled___ge
       __Pyx_INCREF(__pyx_t_1);
       __Pyx_PyCriticalSection_Begin(&__pyx_cs, (PyObject*)__pyx_t_1);
       /*try:*/ {
-        __pyx_t_2 = __Pyx_PyBool_FromLong(__pyx_v_self->troubled); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 169, __pyx_L4_error)
+        __pyx_t_2 = __Pyx_PyBool_FromLong(__pyx_v_self->troubled); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 208, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_2);
         {
           PyObject *__pyx_temp;
@@ -10383,7 +10572,2433 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_10CellClient_28__setstate_c
   return __pyx_r;
 }
 
-/* "tailrace/native/_client.pyx":433
+/* "tailrace/native/_client.pyx":478
+ *     cdef bint busy
+ * 
+ *     def __cinit__(self, uint32_t backends):             # <<<<<<<<<<<<<<
+ *         cdef uint32_t i
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+*/
+
+/* Python wrapper */
+static int __pyx_pw_8tailrace_6native_7_client_8Couriers_1__cinit__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL_TPNEW
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+static int __pyx_pw_8tailrace_6native_7_client_8Couriers_1__cinit__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL_TPNEW
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  uint32_t __pyx_v_backends;
+  #if !CYTHON_VECTORCALL_TPNEW
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[1] = {0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  int __pyx_r;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("__cinit__ (wrapper)", 0);
+  #if !CYTHON_VECTORCALL_TPNEW
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return -1;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL_TPNEW(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backends,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL_TPNEW(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 478, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 478, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 478, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 1, 1, i); __PYX_ERR(0, 478, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 1)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 478, __pyx_L3_error)
+    }
+    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 478, __pyx_L3_error)
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("__cinit__", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 478, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.__cinit__", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return -1;
+  __pyx_L4_argument_unpacking_done:;
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers___cinit__(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v_backends);
+
+  /* function exit code */
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static int __pyx_pf_8tailrace_6native_7_client_8Couriers___cinit__(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backends) {
+  uint32_t __pyx_v_i;
+  int __pyx_r;
+  __Pyx_RefNannyDeclarations
+  long __pyx_t_1;
+  uint32_t __pyx_t_2;
+  long __pyx_t_3;
+  int __pyx_t_4;
+  PyObject *__pyx_t_5 = NULL;
+  PyObject *__pyx_t_6 = NULL;
+  PyObject *__pyx_t_7 = NULL;
+  PyObject *__pyx_t_8[3];
+  Py_ssize_t __pyx_t_9;
+  int __pyx_t_10;
+  PyObject *__pyx_t_11 = NULL;
+  size_t __pyx_t_12;
+  uint32_t __pyx_t_13;
+  uint32_t __pyx_t_14;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("__cinit__", 0);
+
+  /* "tailrace/native/_client.pyx":480
+ *     def __cinit__(self, uint32_t backends):
+ *         cdef uint32_t i
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))             # <<<<<<<<<<<<<<
+ *         if self.couriers == NULL:
+ *             raise MemoryError(f"no memory for {backends} couriers")
+*/
+
+  __pyx_t_1 = 1;
+
+  __pyx_t_2 = __pyx_v_backends;
+  __pyx_t_4 = (__pyx_t_1 > __pyx_t_2);
+
+  if (__pyx_t_4) {
+
+    __pyx_t_3 = __pyx_t_1;
+  } else {
+
+    __pyx_t_3 = __pyx_t_2;
+  }
+
+  __pyx_v_self->couriers = ((tr_courier *)calloc(__pyx_t_3, (sizeof(tr_courier))));
+
+
+  /* "tailrace/native/_client.pyx":481
+ *         cdef uint32_t i
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+ *         if self.couriers == NULL:             # <<<<<<<<<<<<<<
+ *             raise MemoryError(f"no memory for {backends} couriers")
+ *         self.backends = backends
+*/
+  __pyx_t_4 = (__pyx_v_self->couriers == NULL);
+
+  if (unlikely(__pyx_t_4)) {
+
+
+    /* "tailrace/native/_client.pyx":482
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+ *         if self.couriers == NULL:
+ *             raise MemoryError(f"no memory for {backends} couriers")             # <<<<<<<<<<<<<<
+ *         self.backends = backends
+ *         for i in range(backends):
+*/
+    __pyx_t_6 = NULL;
+    __pyx_t_7 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 482, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_7);
+    __pyx_t_8[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
+    __pyx_t_8[1] = __pyx_t_7;
+    __pyx_t_8[2] = __pyx_mstate_global->__pyx_kp_u_couriers;
+    __pyx_t_9 = 23;
+    #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+    __pyx_t_9 += __Pyx_PyUnicode_GET_LENGTH(__pyx_t_8[1]);
+    #endif
+    __pyx_t_10 = 0;
+    __pyx_t_11 = __Pyx_PyUnicode_Join(__pyx_t_8, 3, __pyx_t_9, __pyx_t_10);
+    if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 482, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_11);
+    __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
+    __pyx_t_12 = 1;
+    {
+      PyObject *__pyx_callargs[2] = {__pyx_t_6, __pyx_t_11};
+      __pyx_t_5 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_12, (2-__pyx_t_12) | (__pyx_t_12*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+      __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
+      __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
+      if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 482, __pyx_L1_error)
+      __Pyx_GOTREF(__pyx_t_5);
+    }
+    __Pyx_Raise(__pyx_t_5, 0, 0, 0);
+    __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+    __PYX_ERR(0, 482, __pyx_L1_error)
+
+    /* "tailrace/native/_client.pyx":481
+ *         cdef uint32_t i
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+ *         if self.couriers == NULL:             # <<<<<<<<<<<<<<
+ *             raise MemoryError(f"no memory for {backends} couriers")
+ *         self.backends = backends
+*/
+  }
+
+  /* "tailrace/native/_client.pyx":483
+ *         if self.couriers == NULL:
+ *             raise MemoryError(f"no memory for {backends} couriers")
+ *         self.backends = backends             # <<<<<<<<<<<<<<
+ *         for i in range(backends):
+ *             self.couriers[i].socket = -1
+*/
+  __pyx_v_self->backends = __pyx_v_backends;
+
+  /* "tailrace/native/_client.pyx":484
+ *             raise MemoryError(f"no memory for {backends} couriers")
+ *         self.backends = backends
+ *         for i in range(backends):             # <<<<<<<<<<<<<<
+ *             self.couriers[i].socket = -1
+ * 
+*/
+
+  __pyx_t_2 = __pyx_v_backends;
+  __pyx_t_13 = __pyx_t_2;
+
+  for (__pyx_t_14 = 0; __pyx_t_14 < __pyx_t_13; __pyx_t_14+=1) {
+    __pyx_v_i = __pyx_t_14;
+
+    /* "tailrace/native/_client.pyx":485
+ *         self.backends = backends
+ *         for i in range(backends):
+ *             self.couriers[i].socket = -1             # <<<<<<<<<<<<<<
+ * 
+ *     def __dealloc__(self):
+*/
+    (__pyx_v_self->couriers[__pyx_v_i]).socket = -1;
+  }
+
+
+  /* "tailrace/native/_client.pyx":478
+ *     cdef bint busy
+ * 
+ *     def __cinit__(self, uint32_t backends):             # <<<<<<<<<<<<<<
+ *         cdef uint32_t i
+ *         self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+*/
+
+  /* function exit code */
+  __pyx_r = 0;
+  goto __pyx_L0;
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_5);
+  __Pyx_XDECREF(__pyx_t_6);
+  __Pyx_XDECREF(__pyx_t_7);
+  __Pyx_XDECREF(__pyx_t_11);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.__cinit__", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = -1;
+  __pyx_L0:;
+
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":487
+ *             self.couriers[i].socket = -1
+ * 
+ *     def __dealloc__(self):             # <<<<<<<<<<<<<<
+ *         cdef uint32_t i
+ *         for i in range(self.backends):
+*/
+
+/* Python wrapper */
+static void __pyx_pw_8tailrace_6native_7_client_8Couriers_3__dealloc__(PyObject *__pyx_v_self); /*proto*/
+static void __pyx_pw_8tailrace_6native_7_client_8Couriers_3__dealloc__(PyObject *__pyx_v_self) {
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("__dealloc__ (wrapper)", 0);
+  __pyx_kwvalues = __Pyx_KwValues_VARARGS(__pyx_args, __pyx_nargs);
+  __pyx_pf_8tailrace_6native_7_client_8Couriers_2__dealloc__(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self));
+
+  /* function exit code */
+  __Pyx_RefNannyFinishContext();
+}
+
+static void __pyx_pf_8tailrace_6native_7_client_8Couriers_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self) {
+  uint32_t __pyx_v_i;
+  uint32_t __pyx_t_1;
+  uint32_t __pyx_t_2;
+  uint32_t __pyx_t_3;
+
+  /* "tailrace/native/_client.pyx":489
+ *     def __dealloc__(self):
+ *         cdef uint32_t i
+ *         for i in range(self.backends):             # <<<<<<<<<<<<<<
+ *             tr_courier_detach(&self.couriers[i])
+ *         free(self.couriers)
+*/
+
+  __pyx_t_1 = __pyx_v_self->backends;
+  __pyx_t_2 = __pyx_t_1;
+
+  for (__pyx_t_3 = 0; __pyx_t_3 < __pyx_t_2; __pyx_t_3+=1) {
+    __pyx_v_i = __pyx_t_3;
+
+    /* "tailrace/native/_client.pyx":490
+ *         cdef uint32_t i
+ *         for i in range(self.backends):
+ *             tr_courier_detach(&self.couriers[i])             # <<<<<<<<<<<<<<
+ *         free(self.couriers)
+ * 
+*/
+    tr_courier_detach((&(__pyx_v_self->couriers[__pyx_v_i])));
+  }
+
+
+  /* "tailrace/native/_client.pyx":491
+ *         for i in range(self.backends):
+ *             tr_courier_detach(&self.couriers[i])
+ *         free(self.couriers)             # <<<<<<<<<<<<<<
+ * 
+ *     cdef int check(self, uint32_t backend) except -1:
+*/
+  free(__pyx_v_self->couriers);
+
+  /* "tailrace/native/_client.pyx":487
+ *             self.couriers[i].socket = -1
+ * 
+ *     def __dealloc__(self):             # <<<<<<<<<<<<<<
+ *         cdef uint32_t i
+ *         for i in range(self.backends):
+*/
+
+  /* function exit code */
+
+
+}
+
+/* "tailrace/native/_client.pyx":493
+ *         free(self.couriers)
+ * 
+ *     cdef int check(self, uint32_t backend) except -1:             # <<<<<<<<<<<<<<
+ *         if backend >= self.backends:
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+*/
+
+static int __pyx_f_8tailrace_6native_7_client_8Couriers_check(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend) {
+  int __pyx_r;
+  __Pyx_RefNannyDeclarations
+  int __pyx_t_1;
+  PyObject *__pyx_t_2 = NULL;
+  PyObject *__pyx_t_3 = NULL;
+  PyObject *__pyx_t_4 = NULL;
+  PyObject *__pyx_t_5 = NULL;
+  PyObject *__pyx_t_6[4];
+  Py_ssize_t __pyx_t_7;
+  int __pyx_t_8;
+  PyObject *__pyx_t_9 = NULL;
+  size_t __pyx_t_10;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("check", 0);
+
+  /* "tailrace/native/_client.pyx":494
+ * 
+ *     cdef int check(self, uint32_t backend) except -1:
+ *         if backend >= self.backends:             # <<<<<<<<<<<<<<
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+ *         return self.begin()
+*/
+  __pyx_t_1 = (__pyx_v_backend >= __pyx_v_self->backends);
+
+  if (unlikely(__pyx_t_1)) {
+
+
+    /* "tailrace/native/_client.pyx":495
+ *     cdef int check(self, uint32_t backend) except -1:
+ *         if backend >= self.backends:
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")             # <<<<<<<<<<<<<<
+ *         return self.begin()
+ * 
+*/
+    __pyx_t_3 = NULL;
+    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backend, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 495, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_4);
+    __pyx_t_5 = __Pyx_PyUnicode_From_long((((int)__pyx_v_self->backends) - 1), 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 495, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_5);
+    __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_backend;
+    __pyx_t_6[1] = __pyx_t_4;
+    __pyx_t_6[2] = __pyx_mstate_global->__pyx_kp_u_there_are_0_to;
+    __pyx_t_6[3] = __pyx_t_5;
+    __pyx_t_7 = 25;
+    #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+    __pyx_t_7 += __Pyx_PyUnicode_GET_LENGTH(__pyx_t_6[1]) + __Pyx_PyUnicode_GET_LENGTH(__pyx_t_6[3]);
+    #endif
+    __pyx_t_8 = 0;
+    __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_6, 4, __pyx_t_7, __pyx_t_8);
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 495, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_9);
+    __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+    __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+    __pyx_t_10 = 1;
+    {
+      PyObject *__pyx_callargs[2] = {__pyx_t_3, __pyx_t_9};
+      __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+      __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
+      __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 495, __pyx_L1_error)
+      __Pyx_GOTREF(__pyx_t_2);
+    }
+    __Pyx_Raise(__pyx_t_2, 0, 0, 0);
+    __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+    __PYX_ERR(0, 495, __pyx_L1_error)
+
+    /* "tailrace/native/_client.pyx":494
+ * 
+ *     cdef int check(self, uint32_t backend) except -1:
+ *         if backend >= self.backends:             # <<<<<<<<<<<<<<
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+ *         return self.begin()
+*/
+  }
+
+  /* "tailrace/native/_client.pyx":496
+ *         if backend >= self.backends:
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+ *         return self.begin()             # <<<<<<<<<<<<<<
+ * 
+ *     cdef int begin(self) except -1:
+*/
+  __pyx_t_8 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_8 == ((int)-1))) __PYX_ERR(0, 496, __pyx_L1_error)
+  {
+    __pyx_r = __pyx_t_8;
+  }
+  goto __pyx_L0;
+
+  /* "tailrace/native/_client.pyx":493
+ *         free(self.couriers)
+ * 
+ *     cdef int check(self, uint32_t backend) except -1:             # <<<<<<<<<<<<<<
+ *         if backend >= self.backends:
+ *             raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_2);
+  __Pyx_XDECREF(__pyx_t_3);
+  __Pyx_XDECREF(__pyx_t_4);
+  __Pyx_XDECREF(__pyx_t_5);
+  __Pyx_XDECREF(__pyx_t_9);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.check", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = -1;
+  __pyx_L0:;
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":498
+ *         return self.begin()
+ * 
+ *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
+ *         if self.busy:
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+*/
+
+static int __pyx_f_8tailrace_6native_7_client_8Couriers_begin(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self) {
+  int __pyx_r;
+  __Pyx_RefNannyDeclarations
+  PyObject *__pyx_t_1 = NULL;
+  PyObject *__pyx_t_2 = NULL;
+  size_t __pyx_t_3;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("begin", 0);
+
+  /* "tailrace/native/_client.pyx":499
+ * 
+ *     cdef int begin(self) except -1:
+ *         if self.busy:             # <<<<<<<<<<<<<<
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+ *         self.busy = True
+*/
+  if (unlikely(__pyx_v_self->busy)) {
+
+    /* "tailrace/native/_client.pyx":500
+ *     cdef int begin(self) except -1:
+ *         if self.busy:
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")             # <<<<<<<<<<<<<<
+ *         self.busy = True
+ *         return 0
+*/
+    __pyx_t_2 = NULL;
+    __pyx_t_3 = 1;
+    {
+      PyObject *__pyx_callargs[2] = {__pyx_t_2, __pyx_mstate_global->__pyx_kp_u_these_couriers_are_out_for_anoth};
+      __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_RuntimeError)), __pyx_callargs+__pyx_t_3, (2-__pyx_t_3) | (__pyx_t_3*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+      __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 500, __pyx_L1_error)
+      __Pyx_GOTREF(__pyx_t_1);
+    }
+    __Pyx_Raise(__pyx_t_1, 0, 0, 0);
+    __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
+    __PYX_ERR(0, 500, __pyx_L1_error)
+
+    /* "tailrace/native/_client.pyx":499
+ * 
+ *     cdef int begin(self) except -1:
+ *         if self.busy:             # <<<<<<<<<<<<<<
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+ *         self.busy = True
+*/
+  }
+
+  /* "tailrace/native/_client.pyx":501
+ *         if self.busy:
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+ *         self.busy = True             # <<<<<<<<<<<<<<
+ *         return 0
+ * 
+*/
+  __pyx_v_self->busy = 1;
+
+  /* "tailrace/native/_client.pyx":502
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+ *         self.busy = True
+ *         return 0             # <<<<<<<<<<<<<<
+ * 
+ *     def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, uint64_t instance,
+*/
+  {
+
+    __pyx_r = 0;
+  }
+  goto __pyx_L0;
+
+  /* "tailrace/native/_client.pyx":498
+ *         return self.begin()
+ * 
+ *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
+ *         if self.busy:
+ *             raise RuntimeError("these couriers are out for another thread; use some for each")
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_1);
+  __Pyx_XDECREF(__pyx_t_2);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.begin", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = -1;
+  __pyx_L0:;
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":504
+ *         return 0
+ * 
+ *     def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, uint64_t instance,             # <<<<<<<<<<<<<<
+ *                double deadline_s):
+ *         """Connect to a backend's engine. ValueError: another instance is there."""
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_5attach(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+PyDoc_STRVAR(__pyx_doc_8tailrace_6native_7_client_8Couriers_4attach, "Connect to a backend\047s engine. ValueError: another instance is there.");
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_5attach = {"attach", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_5attach, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_4attach};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_5attach(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  uint32_t __pyx_v_backend;
+  PyObject *__pyx_v_host = 0;
+  uint16_t __pyx_v_port;
+  PyObject *__pyx_v_ticket = 0;
+  uint64_t __pyx_v_instance;
+  double __pyx_v_deadline_s;
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[6] = {0,0,0,0,0,0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("attach (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,&__pyx_mstate_global->__pyx_n_u_host,&__pyx_mstate_global->__pyx_n_u_port,&__pyx_mstate_global->__pyx_n_u_ticket,&__pyx_mstate_global->__pyx_n_u_instance,&__pyx_mstate_global->__pyx_n_u_deadline_s,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 504, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  6:
+        values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  5:
+        values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  4:
+        values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  3:
+        values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  2:
+        values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 504, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attach", 0) < (0)) __PYX_ERR(0, 504, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 6; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attach", 1, 6, 6, i); __PYX_ERR(0, 504, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 6)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 504, __pyx_L3_error)
+      values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 504, __pyx_L3_error)
+      values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 504, __pyx_L3_error)
+      values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 504, __pyx_L3_error)
+      values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 504, __pyx_L3_error)
+      values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 504, __pyx_L3_error)
+    }
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 504, __pyx_L3_error)
+    __pyx_v_host = ((PyObject*)values[1]);
+    __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[2]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 504, __pyx_L3_error)
+    __pyx_v_ticket = ((PyObject*)values[3]);
+    __pyx_v_instance = __Pyx_PyLong_As_uint64_t(values[4]); if (unlikely((__pyx_v_instance == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 504, __pyx_L3_error)
+    __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 505, __pyx_L3_error)
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("attach", 1, 6, 6, __pyx_nargs); __PYX_ERR(0, 504, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.attach", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return NULL;
+  __pyx_L4_argument_unpacking_done:;
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 504, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 504, __pyx_L1_error)
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_4attach(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v_backend, __pyx_v_host, __pyx_v_port, __pyx_v_ticket, __pyx_v_instance, __pyx_v_deadline_s);
+
+  /* function exit code */
+  goto __pyx_L0;
+  __pyx_L1_error:;
+  __pyx_r = NULL;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  goto __pyx_L7_cleaned_up;
+  __pyx_L0:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __pyx_L7_cleaned_up:;
+
+
+
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_4attach(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend, PyObject *__pyx_v_host, uint16_t __pyx_v_port, PyObject *__pyx_v_ticket, uint64_t __pyx_v_instance, double __pyx_v_deadline_s) {
+  char __pyx_v_why[TR_WHY_BYTES];
+  tr_welcome __pyx_v_told;
+  PyObject *__pyx_v_name = 0;
+  char const *__pyx_v_name_at;
+  uint8_t const *__pyx_v_ticket_at;
+  uint64_t __pyx_v_deadline_ms;
+  int __pyx_v_error;
+  int __pyx_v_connected;
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  PyObject *__pyx_t_1 = NULL;
+  char const *__pyx_t_2;
+  double __pyx_t_3;
+  double __pyx_t_4;
+  double __pyx_t_5;
+  int __pyx_t_6;
+  Py_ssize_t __pyx_t_7;
+  PyObject *__pyx_t_8 = NULL;
+  PyObject *__pyx_t_9 = NULL;
+  PyObject *__pyx_t_10 = NULL;
+  PyObject *__pyx_t_11 = NULL;
+  PyObject *__pyx_t_12[4];
+  int __pyx_t_13;
+  size_t __pyx_t_14;
+  PyObject *__pyx_t_15[3];
+  PyObject *__pyx_t_16[8];
+  PyObject *__pyx_t_17 = NULL;
+  int __pyx_t_18;
+  char const *__pyx_t_19;
+  PyObject *__pyx_t_20 = NULL;
+  PyObject *__pyx_t_21 = NULL;
+  PyObject *__pyx_t_22 = NULL;
+  PyObject *__pyx_t_23 = NULL;
+  PyObject *__pyx_t_24 = NULL;
+  PyObject *__pyx_t_25 = NULL;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("attach", 0);
+
+  /* "tailrace/native/_client.pyx":509
+ *         cdef char[TR_WHY_BYTES] why
+ *         cdef tr_welcome told
+ *         cdef bytes name = host.encode()             # <<<<<<<<<<<<<<
+ *         cdef const char *name_at = name
+ *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+*/
+  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 509, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_1);
+  __pyx_v_name = ((PyObject*)__pyx_t_1);
+  __pyx_t_1 = 0;
+
+  /* "tailrace/native/_client.pyx":510
+ *         cdef tr_welcome told
+ *         cdef bytes name = host.encode()
+ *         cdef const char *name_at = name             # <<<<<<<<<<<<<<
+ *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+*/
+  __pyx_t_2 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_2) && PyErr_Occurred())) __PYX_ERR(0, 510, __pyx_L1_error)
+  __pyx_v_name_at = __pyx_t_2;
+
+  /* "tailrace/native/_client.pyx":511
+ *         cdef bytes name = host.encode()
+ *         cdef const char *name_at = name
+ *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)             # <<<<<<<<<<<<<<
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+ *         cdef int error, connected = -1
+*/
+  __pyx_v_ticket_at = ((uint8_t const *)PyBytes_AS_STRING(__pyx_v_ticket));
+
+  /* "tailrace/native/_client.pyx":512
+ *         cdef const char *name_at = name
+ *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1             # <<<<<<<<<<<<<<
+ *         cdef int error, connected = -1
+ *         if len(ticket) != TICKET_BYTES:
+*/
+
+  __pyx_t_3 = 0.0;
+
+  __pyx_t_4 = __pyx_v_deadline_s;
+  __pyx_t_6 = (__pyx_t_3 > __pyx_t_4);
+
+  if (__pyx_t_6) {
+
+    __pyx_t_5 = __pyx_t_3;
+  } else {
+
+    __pyx_t_5 = __pyx_t_4;
+  }
+
+  __pyx_v_deadline_ms = (((uint64_t)(__pyx_t_5 * 1000.0)) + 1);
+
+
+  /* "tailrace/native/_client.pyx":513
+ *         cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+ *         cdef int error, connected = -1             # <<<<<<<<<<<<<<
+ *         if len(ticket) != TICKET_BYTES:
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+*/
+  __pyx_v_connected = -1;
+
+  /* "tailrace/native/_client.pyx":514
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+ *         cdef int error, connected = -1
+ *         if len(ticket) != TICKET_BYTES:             # <<<<<<<<<<<<<<
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+ *         self.check(backend)
+*/
+  __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 514, __pyx_L1_error)
+  __pyx_t_1 = PyLong_FromSsize_t(__pyx_t_7); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 514, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_1);
+
+  __Pyx_GetModuleGlobalName(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 514, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_8);
+  __pyx_t_6 = __Pyx_PyObject_CompareBoolNe_int_object(__pyx_t_1, __pyx_t_8, Py_NE); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 514, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
+  __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+  if (unlikely(__pyx_t_6)) {
+
+
+    /* "tailrace/native/_client.pyx":515
+ *         cdef int error, connected = -1
+ *         if len(ticket) != TICKET_BYTES:
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")             # <<<<<<<<<<<<<<
+ *         self.check(backend)
+ *         try:
+*/
+    __pyx_t_1 = NULL;
+    __pyx_t_7 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 515, __pyx_L1_error)
+    __pyx_t_9 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_7, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 515, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_9);
+
+    __Pyx_GetModuleGlobalName(__pyx_t_10, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 515, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_10);
+    __pyx_t_11 = __Pyx_PyObject_FormatSimple(__pyx_t_10, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 515, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_11);
+    __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
+    __pyx_t_12[0] = __pyx_mstate_global->__pyx_kp_u_a_ticket_of;
+    __pyx_t_12[1] = __pyx_t_9;
+    __pyx_t_12[2] = __pyx_mstate_global->__pyx_kp_u_bytes_the_backend_gives;
+    __pyx_t_12[3] = __pyx_t_11;
+    __pyx_t_7 = 38;
+    #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+    __pyx_t_7 += __Pyx_PyUnicode_GET_LENGTH(__pyx_t_12[1]) + __Pyx_PyUnicode_GET_LENGTH(__pyx_t_12[3]);
+    #endif
+    __pyx_t_13 = 0;
+    #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+    __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_12[3]);
+    #endif
+    __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_12, 4, __pyx_t_7, __pyx_t_13);
+    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 515, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_10);
+    __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
+    __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
+    __pyx_t_14 = 1;
+    {
+      PyObject *__pyx_callargs[2] = {__pyx_t_1, __pyx_t_10};
+      __pyx_t_8 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+      __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
+      __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
+      if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 515, __pyx_L1_error)
+      __Pyx_GOTREF(__pyx_t_8);
+    }
+    __Pyx_Raise(__pyx_t_8, 0, 0, 0);
+    __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+    __PYX_ERR(0, 515, __pyx_L1_error)
+
+    /* "tailrace/native/_client.pyx":514
+ *         cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+ *         cdef int error, connected = -1
+ *         if len(ticket) != TICKET_BYTES:             # <<<<<<<<<<<<<<
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+ *         self.check(backend)
+*/
+  }
+
+  /* "tailrace/native/_client.pyx":516
+ *         if len(ticket) != TICKET_BYTES:
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+ *         self.check(backend)             # <<<<<<<<<<<<<<
+ *         try:
+ *             with nogil:
+*/
+  __pyx_t_13 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_13 == ((int)-1))) __PYX_ERR(0, 516, __pyx_L1_error)
+
+
+  /* "tailrace/native/_client.pyx":517
+ *             raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+ *         self.check(backend)
+ *         try:             # <<<<<<<<<<<<<<
+ *             with nogil:
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+*/
+  /*try:*/ {
+
+    /* "tailrace/native/_client.pyx":518
+ *         self.check(backend)
+ *         try:
+ *             with nogil:             # <<<<<<<<<<<<<<
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+ *             if error:
+*/
+    {
+        PyThreadState * _save;
+        _save = PyEval_SaveThread();
+        __Pyx_FastGIL_Remember();
+        /*try:*/ {
+
+          /* "tailrace/native/_client.pyx":519
+ *         try:
+ *             with nogil:
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)             # <<<<<<<<<<<<<<
+ *             if error:
+ *                 _refuse(error, why, f"{host}:{port}")
+*/
+          __pyx_v_error = tr_link_connect((&__pyx_v_connected), (&__pyx_v_told), __pyx_v_name_at, __pyx_v_port, __pyx_v_ticket_at, __pyx_v_deadline_ms, __pyx_v_why);
+        }
+
+        /* "tailrace/native/_client.pyx":518
+ *         self.check(backend)
+ *         try:
+ *             with nogil:             # <<<<<<<<<<<<<<
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+ *             if error:
+*/
+        /*finally:*/ {
+          /*normal exit:*/{
+            __Pyx_FastGIL_Forget();
+            PyEval_RestoreThread(_save);
+            goto __pyx_L9;
+          }
+          __pyx_L9:;
+        }
+    }
+
+    /* "tailrace/native/_client.pyx":520
+ *             with nogil:
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+ *             if error:             # <<<<<<<<<<<<<<
+ *                 _refuse(error, why, f"{host}:{port}")
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+*/
+    __pyx_t_6 = (__pyx_v_error != 0);
+
+    if (__pyx_t_6) {
+
+
+      /* "tailrace/native/_client.pyx":521
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+ *             if error:
+ *                 _refuse(error, why, f"{host}:{port}")             # <<<<<<<<<<<<<<
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+ *             if told.instance != instance:
+*/
+      __pyx_t_8 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 521, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_8);
+      __pyx_t_15[0] = __pyx_v_host;
+      __pyx_t_15[1] = __pyx_mstate_global->__pyx_kp_u__2;
+      __pyx_t_15[2] = __pyx_t_8;
+      __pyx_t_7 = 1;
+      #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+      __pyx_t_7 += __Pyx_PyUnicode_GET_LENGTH(__pyx_t_15[0]) + __Pyx_PyUnicode_GET_LENGTH(__pyx_t_15[2]);
+      #endif
+      __pyx_t_13 = 0;
+      #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+      __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_15[0]);
+      #endif
+      __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_15, 3, __pyx_t_7, __pyx_t_13);
+      if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 521, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_10);
+      __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+      __pyx_t_8 = __pyx_f_8tailrace_6native_7_client__refuse(__pyx_v_error, __pyx_v_why, __pyx_t_10); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 521, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_8);
+      __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
+      __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+
+      /* "tailrace/native/_client.pyx":520
+ *             with nogil:
+ *                 error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+ *             if error:             # <<<<<<<<<<<<<<
+ *                 _refuse(error, why, f"{host}:{port}")
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+*/
+    }
+
+    /* "tailrace/native/_client.pyx":522
+ *             if error:
+ *                 _refuse(error, why, f"{host}:{port}")
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)             # <<<<<<<<<<<<<<
+ *             if told.instance != instance:
+ *                 tr_courier_detach(&self.couriers[backend])
+*/
+    tr_courier_attach((&(__pyx_v_self->couriers[__pyx_v_backend])), __pyx_v_connected, (&__pyx_v_told));
+
+    /* "tailrace/native/_client.pyx":523
+ *                 _refuse(error, why, f"{host}:{port}")
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+ *             if told.instance != instance:             # <<<<<<<<<<<<<<
+ *                 tr_courier_detach(&self.couriers[backend])
+ *                 raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")
+*/
+    __pyx_t_6 = (__pyx_v_told.instance != __pyx_v_instance);
+
+    if (unlikely(__pyx_t_6)) {
+
+
+      /* "tailrace/native/_client.pyx":524
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+ *             if told.instance != instance:
+ *                 tr_courier_detach(&self.couriers[backend])             # <<<<<<<<<<<<<<
+ *                 raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")
+ *         finally:
+*/
+      tr_courier_detach((&(__pyx_v_self->couriers[__pyx_v_backend])));
+
+      /* "tailrace/native/_client.pyx":525
+ *             if told.instance != instance:
+ *                 tr_courier_detach(&self.couriers[backend])
+ *                 raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")             # <<<<<<<<<<<<<<
+ *         finally:
+ *             self.busy = False
+*/
+      __pyx_t_10 = NULL;
+      __pyx_t_1 = __Pyx_PyUnicode_From_uint16_t(__pyx_v_port, 0, ' ', 'd'); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 525, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_1);
+      __pyx_t_11 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_told.instance, 0, ' ', 'x'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 525, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_11);
+      __pyx_t_9 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_instance, 0, ' ', 'x'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 525, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_9);
+      __pyx_t_16[0] = __pyx_mstate_global->__pyx_kp_u_the_engine_at;
+      __pyx_t_16[1] = __pyx_v_host;
+      __pyx_t_16[2] = __pyx_mstate_global->__pyx_kp_u__2;
+      __pyx_t_16[3] = __pyx_t_1;
+      __pyx_t_16[4] = __pyx_mstate_global->__pyx_kp_u_has_instance;
+      __pyx_t_16[5] = __pyx_t_11;
+      __pyx_t_16[6] = __pyx_mstate_global->__pyx_kp_u_not;
+      __pyx_t_16[7] = __pyx_t_9;
+      __pyx_t_7 = 35;
+      #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+      for (Py_ssize_t i=1; i <= 7; i += 2) {
+        Py_ssize_t l = __Pyx_PyUnicode_GET_LENGTH(__pyx_t_16[i]);
+        __pyx_t_7 += l;
+      }
+      #endif
+      __pyx_t_13 = 0;
+      #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+      __pyx_t_13 |= __Pyx_PyUnicode_KIND_04(__pyx_t_16[1]);
+      #endif
+      __pyx_t_17 = __Pyx_PyUnicode_Join(__pyx_t_16, 8, __pyx_t_7, __pyx_t_13);
+      if (unlikely(!__pyx_t_17)) __PYX_ERR(0, 525, __pyx_L5_error)
+      __Pyx_GOTREF(__pyx_t_17);
+      __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
+      __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
+      __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
+      __pyx_t_14 = 1;
+      {
+        PyObject *__pyx_callargs[2] = {__pyx_t_10, __pyx_t_17};
+        __pyx_t_8 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+        __Pyx_XDECREF(__pyx_t_10); __pyx_t_10 = 0;
+        __Pyx_DECREF(__pyx_t_17); __pyx_t_17 = 0;
+        if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 525, __pyx_L5_error)
+        __Pyx_GOTREF(__pyx_t_8);
+      }
+      __Pyx_Raise(__pyx_t_8, 0, 0, 0);
+      __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+      __PYX_ERR(0, 525, __pyx_L5_error)
+
+      /* "tailrace/native/_client.pyx":523
+ *                 _refuse(error, why, f"{host}:{port}")
+ *             tr_courier_attach(&self.couriers[backend], connected, &told)
+ *             if told.instance != instance:             # <<<<<<<<<<<<<<
+ *                 tr_courier_detach(&self.couriers[backend])
+ *                 raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")
+*/
+    }
+  }
+
+  /* "tailrace/native/_client.pyx":527
+ *                 raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")
+ *         finally:
+ *             self.busy = False             # <<<<<<<<<<<<<<
+ * 
+ *     def detach(self, uint32_t backend):
+*/
+  /*finally:*/ {
+    /*normal exit:*/{
+      __pyx_v_self->busy = 0;
+      goto __pyx_L6;
+    }
+    __pyx_L5_error:;
+    /*exception exit:*/{
+      __Pyx_PyThreadState_declare
+      __Pyx_PyThreadState_assign
+      __pyx_t_20 = 0; __pyx_t_21 = 0; __pyx_t_22 = 0; __pyx_t_23 = 0; __pyx_t_24 = 0; __pyx_t_25 = 0;
+      __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
+      __Pyx_XDECREF(__pyx_t_10); __pyx_t_10 = 0;
+      __Pyx_XDECREF(__pyx_t_11); __pyx_t_11 = 0;
+      __Pyx_XDECREF(__pyx_t_17); __pyx_t_17 = 0;
+      __Pyx_XDECREF(__pyx_t_8); __pyx_t_8 = 0;
+      __Pyx_XDECREF(__pyx_t_9); __pyx_t_9 = 0;
+       __Pyx_ExceptionSwap(&__pyx_t_23, &__pyx_t_24, &__pyx_t_25);
+      if ( unlikely(__Pyx_GetException(&__pyx_t_20, &__pyx_t_21, &__pyx_t_22) < 0)) __Pyx_ErrFetch(&__pyx_t_20, &__pyx_t_21, &__pyx_t_22);
+      __Pyx_XGOTREF(__pyx_t_20);
+      __Pyx_XGOTREF(__pyx_t_21);
+      __Pyx_XGOTREF(__pyx_t_22);
+      __Pyx_XGOTREF(__pyx_t_23);
+      __Pyx_XGOTREF(__pyx_t_24);
+      __Pyx_XGOTREF(__pyx_t_25);
+      __pyx_t_13 = __pyx_lineno; __pyx_t_18 = __pyx_clineno; __pyx_t_19 = __pyx_filename;
+      {
+        __pyx_v_self->busy = 0;
+      }
+      __Pyx_XGIVEREF(__pyx_t_23);
+      __Pyx_XGIVEREF(__pyx_t_24);
+      __Pyx_XGIVEREF(__pyx_t_25);
+      __Pyx_ExceptionReset(__pyx_t_23, __pyx_t_24, __pyx_t_25);
+      __Pyx_XGIVEREF(__pyx_t_20);
+      __Pyx_XGIVEREF(__pyx_t_21);
+      __Pyx_XGIVEREF(__pyx_t_22);
+      __Pyx_ErrRestore(__pyx_t_20, __pyx_t_21, __pyx_t_22);
+      __pyx_t_20 = 0; __pyx_t_21 = 0; __pyx_t_22 = 0; __pyx_t_23 = 0; __pyx_t_24 = 0; __pyx_t_25 = 0;
+      __pyx_lineno = __pyx_t_13; __pyx_clineno = __pyx_t_18; __pyx_filename = __pyx_t_19;
+      goto __pyx_L1_error;
+    }
+    __pyx_L6:;
+  }
+
+  /* "tailrace/native/_client.pyx":504
+ *         return 0
+ * 
+ *     def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, uint64_t instance,             # <<<<<<<<<<<<<<
+ *                double deadline_s):
+ *         """Connect to a backend's engine. ValueError: another instance is there."""
+*/
+
+  /* function exit code */
+  __pyx_r = Py_None; __Pyx_INCREF(Py_None);
+  goto __pyx_L0;
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_1);
+  __Pyx_XDECREF(__pyx_t_8);
+  __Pyx_XDECREF(__pyx_t_9);
+  __Pyx_XDECREF(__pyx_t_10);
+  __Pyx_XDECREF(__pyx_t_11);
+  __Pyx_XDECREF(__pyx_t_17);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.attach", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __pyx_L0:;
+
+
+  __Pyx_XDECREF(__pyx_v_name);
+
+
+
+
+
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":529
+ *             self.busy = False
+ * 
+ *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         self.check(backend)
+ *         tr_courier_detach(&self.couriers[backend])
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_7detach(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_7detach = {"detach", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_7detach, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_7detach(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  uint32_t __pyx_v_backend;
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[1] = {0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("detach (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 529, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 529, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "detach", 0) < (0)) __PYX_ERR(0, 529, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, i); __PYX_ERR(0, 529, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 1)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 529, __pyx_L3_error)
+    }
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 529, __pyx_L3_error)
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("detach", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 529, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.detach", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return NULL;
+  __pyx_L4_argument_unpacking_done:;
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_6detach(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v_backend);
+
+  /* function exit code */
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_6detach(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend) {
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  int __pyx_t_1;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("detach", 0);
+
+  /* "tailrace/native/_client.pyx":530
+ * 
+ *     def detach(self, uint32_t backend):
+ *         self.check(backend)             # <<<<<<<<<<<<<<
+ *         tr_courier_detach(&self.couriers[backend])
+ *         self.busy = False
+*/
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self, __pyx_v_backend); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 530, __pyx_L1_error)
+
+
+  /* "tailrace/native/_client.pyx":531
+ *     def detach(self, uint32_t backend):
+ *         self.check(backend)
+ *         tr_courier_detach(&self.couriers[backend])             # <<<<<<<<<<<<<<
+ *         self.busy = False
+ * 
+*/
+  tr_courier_detach((&(__pyx_v_self->couriers[__pyx_v_backend])));
+
+  /* "tailrace/native/_client.pyx":532
+ *         self.check(backend)
+ *         tr_courier_detach(&self.couriers[backend])
+ *         self.busy = False             # <<<<<<<<<<<<<<
+ * 
+ *     def attached(self, uint32_t backend):
+*/
+  __pyx_v_self->busy = 0;
+
+  /* "tailrace/native/_client.pyx":529
+ *             self.busy = False
+ * 
+ *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         self.check(backend)
+ *         tr_courier_detach(&self.couriers[backend])
+*/
+
+  /* function exit code */
+  __pyx_r = Py_None; __Pyx_INCREF(Py_None);
+  goto __pyx_L0;
+  __pyx_L1_error:;
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.detach", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __pyx_L0:;
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":534
+ *         self.busy = False
+ * 
+ *     def attached(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         """Whether there is a connection; it may turn out to be broken."""
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_9attached(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+PyDoc_STRVAR(__pyx_doc_8tailrace_6native_7_client_8Couriers_8attached, "Whether there is a connection; it may turn out to be broken.");
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_9attached = {"attached", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_9attached, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_8attached};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_9attached(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  uint32_t __pyx_v_backend;
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[1] = {0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("attached (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_backend_2,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 534, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 534, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "attached", 0) < (0)) __PYX_ERR(0, 534, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("attached", 1, 1, 1, i); __PYX_ERR(0, 534, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 1)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 534, __pyx_L3_error)
+    }
+    __pyx_v_backend = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_backend == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 534, __pyx_L3_error)
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("attached", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 534, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.attached", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return NULL;
+  __pyx_L4_argument_unpacking_done:;
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_8attached(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v_backend);
+
+  /* function exit code */
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_8attached(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, uint32_t __pyx_v_backend) {
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  PyObject *__pyx_t_1 = NULL;
+  int __pyx_t_2;
+  PyObject *__pyx_t_3 = NULL;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("attached", 0);
+
+  /* "tailrace/native/_client.pyx":536
+ *     def attached(self, uint32_t backend):
+ *         """Whether there is a connection; it may turn out to be broken."""
+ *         return backend < self.backends and self.couriers[backend].socket >= 0             # <<<<<<<<<<<<<<
+ * 
+ *     def deliver(self, list frames not None, double deadline_s):
+*/
+  __pyx_t_2 = (__pyx_v_backend < __pyx_v_self->backends);
+
+  if (__pyx_t_2) {
+
+  } else {
+    __pyx_t_3 = __Pyx_PyBool_FromLong(__pyx_t_2); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 536, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_3);
+    __pyx_t_1 = __pyx_t_3;
+    __pyx_t_3 = 0;
+
+    goto __pyx_L3_bool_binop_done;
+  }
+  __pyx_t_2 = ((__pyx_v_self->couriers[__pyx_v_backend]).socket >= 0);
+
+  __pyx_t_3 = __Pyx_PyBool_FromLong(__pyx_t_2); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 536, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_1 = __pyx_t_3;
+  __pyx_t_3 = 0;
+
+  __pyx_L3_bool_binop_done:;
+  {
+    PyObject *__pyx_temp;
+    {
+      __pyx_temp = __pyx_r;
+      __pyx_r = __pyx_t_1;
+    }
+    __Pyx_XDECREF(__pyx_temp);
+  }
+  __pyx_t_1 = 0;
+  goto __pyx_L0;
+
+  /* "tailrace/native/_client.pyx":534
+ *         self.busy = False
+ * 
+ *     def attached(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         """Whether there is a connection; it may turn out to be broken."""
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_1);
+  __Pyx_XDECREF(__pyx_t_3);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.attached", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __pyx_L0:;
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":538
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+ * 
+ *     def deliver(self, list frames not None, double deadline_s):             # <<<<<<<<<<<<<<
+ *         """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+ *         cdef size_t i, count = len(frames)
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_11deliver(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+PyDoc_STRVAR(__pyx_doc_8tailrace_6native_7_client_8Couriers_10deliver, "[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them.");
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_11deliver = {"deliver", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_11deliver, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_10deliver};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_11deliver(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  PyObject *__pyx_v_frames = 0;
+  double __pyx_v_deadline_s;
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[2] = {0,0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("deliver (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_frames,&__pyx_mstate_global->__pyx_n_u_deadline_s,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 538, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  2:
+        values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 538, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 538, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "deliver", 0) < (0)) __PYX_ERR(0, 538, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("deliver", 1, 2, 2, i); __PYX_ERR(0, 538, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 2)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 538, __pyx_L3_error)
+      values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 538, __pyx_L3_error)
+    }
+    __pyx_v_frames = ((PyObject*)values[0]);
+    __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[1]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 538, __pyx_L3_error)
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("deliver", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 538, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.deliver", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return NULL;
+  __pyx_L4_argument_unpacking_done:;
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_frames), (&PyList_Type), 0, "frames", 1))) __PYX_ERR(0, 538, __pyx_L1_error)
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_10deliver(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v_frames, __pyx_v_deadline_s);
+
+  /* function exit code */
+  goto __pyx_L0;
+  __pyx_L1_error:;
+  __pyx_r = NULL;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  goto __pyx_L7_cleaned_up;
+  __pyx_L0:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __pyx_L7_cleaned_up:;
+
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_10deliver(struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, PyObject *__pyx_v_frames, double __pyx_v_deadline_s) {
+  size_t __pyx_v_i;
+  size_t __pyx_v_count;
+  tr_parcel *__pyx_v_parcels;
+  PyObject *__pyx_v_outcomes = 0;
+  PyObject *__pyx_v_result = 0;
+  PyObject *__pyx_v_frame = 0;
+  PyObject *__pyx_v_room = 0;
+  uint64_t __pyx_v_deadline_ns;
+  PyObject *__pyx_v_backend = NULL;
+  PyObject *__pyx_v_numbers = NULL;
+  PyObject *__pyx_v_told = NULL;
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  Py_ssize_t __pyx_t_1;
+  PyObject *__pyx_t_2 = NULL;
+  int __pyx_t_3;
+  int __pyx_t_4;
+  PyObject *__pyx_t_5 = NULL;
+  PyObject *__pyx_t_6 = NULL;
+  PyObject *__pyx_t_7[3];
+  PyObject *__pyx_t_8 = NULL;
+  size_t __pyx_t_9;
+  size_t __pyx_t_10;
+  size_t __pyx_t_11;
+  PyObject *__pyx_t_12 = NULL;
+  PyObject *(*__pyx_t_13)(PyObject *);
+  long __pyx_t_14;
+  Py_ssize_t __pyx_t_15;
+  int __pyx_t_16;
+  uint32_t __pyx_t_17;
+  uint8_t const *__pyx_t_18;
+  uint8_t *__pyx_t_19;
+  int __pyx_t_20;
+  int __pyx_t_21;
+  char const *__pyx_t_22;
+  PyObject *__pyx_t_23 = NULL;
+  PyObject *__pyx_t_24 = NULL;
+  PyObject *__pyx_t_25 = NULL;
+  PyObject *__pyx_t_26 = NULL;
+  PyObject *__pyx_t_27 = NULL;
+  PyObject *__pyx_t_28 = NULL;
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("deliver", 0);
+
+  /* "tailrace/native/_client.pyx":540
+ *     def deliver(self, list frames not None, double deadline_s):
+ *         """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+ *         cdef size_t i, count = len(frames)             # <<<<<<<<<<<<<<
+ *         cdef tr_parcel *parcels
+ *         cdef list outcomes = [], result = []
+*/
+  __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_frames); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 540, __pyx_L1_error)
+  __pyx_v_count = __pyx_t_1;
+
+  /* "tailrace/native/_client.pyx":542
+ *         cdef size_t i, count = len(frames)
+ *         cdef tr_parcel *parcels
+ *         cdef list outcomes = [], result = []             # <<<<<<<<<<<<<<
+ *         cdef bytes frame, room
+ *         cdef uint64_t deadline_ns = _after(deadline_s)
+*/
+  __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 542, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
+  __pyx_v_outcomes = ((PyObject*)__pyx_t_2);
+  __pyx_t_2 = 0;
+  __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 542, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
+  __pyx_v_result = ((PyObject*)__pyx_t_2);
+  __pyx_t_2 = 0;
+
+  /* "tailrace/native/_client.pyx":544
+ *         cdef list outcomes = [], result = []
+ *         cdef bytes frame, room
+ *         cdef uint64_t deadline_ns = _after(deadline_s)             # <<<<<<<<<<<<<<
+ *         self.begin()
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+*/
+  __pyx_v_deadline_ns = __pyx_f_8tailrace_6native_7_client__after(__pyx_v_deadline_s);
+
+  /* "tailrace/native/_client.pyx":545
+ *         cdef bytes frame, room
+ *         cdef uint64_t deadline_ns = _after(deadline_s)
+ *         self.begin()             # <<<<<<<<<<<<<<
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+ *         try:
+*/
+  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 545, __pyx_L1_error)
+
+
+  /* "tailrace/native/_client.pyx":546
+ *         cdef uint64_t deadline_ns = _after(deadline_s)
+ *         self.begin()
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))             # <<<<<<<<<<<<<<
+ *         try:
+ *             if parcels == NULL:
+*/
+  __pyx_v_parcels = ((tr_parcel *)calloc((__pyx_v_count + 1), (sizeof(tr_parcel))));
+
+  /* "tailrace/native/_client.pyx":547
+ *         self.begin()
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+ *         try:             # <<<<<<<<<<<<<<
+ *             if parcels == NULL:
+ *                 raise MemoryError(f"no memory for {count} frames")
+*/
+  /*try:*/ {
+
+    /* "tailrace/native/_client.pyx":548
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+ *         try:
+ *             if parcels == NULL:             # <<<<<<<<<<<<<<
+ *                 raise MemoryError(f"no memory for {count} frames")
+ *             for i in range(count):
+*/
+    __pyx_t_4 = (__pyx_v_parcels == NULL);
+
+    if (unlikely(__pyx_t_4)) {
+
+
+      /* "tailrace/native/_client.pyx":549
+ *         try:
+ *             if parcels == NULL:
+ *                 raise MemoryError(f"no memory for {count} frames")             # <<<<<<<<<<<<<<
+ *             for i in range(count):
+ *                 backend, frame, numbers = frames[i]
+*/
+      __pyx_t_5 = NULL;
+      __pyx_t_6 = __Pyx_PyUnicode_From_size_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 549, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_6);
+      __pyx_t_7[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
+      __pyx_t_7[1] = __pyx_t_6;
+      __pyx_t_7[2] = __pyx_mstate_global->__pyx_kp_u_frames_2;
+      __pyx_t_1 = 21;
+      #if __Pyx_PyUnicode_Join_CAN_USE_KIND_AND_LENGTH
+      __pyx_t_1 += __Pyx_PyUnicode_GET_LENGTH(__pyx_t_7[1]);
+      #endif
+      __pyx_t_3 = 0;
+      __pyx_t_8 = __Pyx_PyUnicode_Join(__pyx_t_7, 3, __pyx_t_1, __pyx_t_3);
+      if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 549, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_8);
+      __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+      __pyx_t_9 = 1;
+      {
+        PyObject *__pyx_callargs[2] = {__pyx_t_5, __pyx_t_8};
+        __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_9, (2-__pyx_t_9) | (__pyx_t_9*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
+        __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
+        __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
+        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 549, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_2);
+      }
+      __Pyx_Raise(__pyx_t_2, 0, 0, 0);
+      __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+      __PYX_ERR(0, 549, __pyx_L4_error)
+
+      /* "tailrace/native/_client.pyx":548
+ *         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+ *         try:
+ *             if parcels == NULL:             # <<<<<<<<<<<<<<
+ *                 raise MemoryError(f"no memory for {count} frames")
+ *             for i in range(count):
+*/
+    }
+
+    /* "tailrace/native/_client.pyx":550
+ *             if parcels == NULL:
+ *                 raise MemoryError(f"no memory for {count} frames")
+ *             for i in range(count):             # <<<<<<<<<<<<<<
+ *                 backend, frame, numbers = frames[i]
+ *                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
+*/
+
+    __pyx_t_9 = __pyx_v_count;
+    __pyx_t_10 = __pyx_t_9;
+
+    for (__pyx_t_11 = 0; __pyx_t_11 < __pyx_t_10; __pyx_t_11+=1) {
+      __pyx_v_i = __pyx_t_11;
+
+      /* "tailrace/native/_client.pyx":551
+ *                 raise MemoryError(f"no memory for {count} frames")
+ *             for i in range(count):
+ *                 backend, frame, numbers = frames[i]             # <<<<<<<<<<<<<<
+ *                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
+ *                 outcomes.append(room)
+*/
+      __pyx_t_2 = __Pyx_PyList_GET_ITEM(__pyx_v_frames, __pyx_v_i);
+      __Pyx_INCREF(__pyx_t_2);
+      if ((likely(PyTuple_CheckExact(__pyx_t_2))) || (PyList_CheckExact(__pyx_t_2))) {
+        PyObject* sequence = __pyx_t_2;
+        Py_ssize_t size = __Pyx_PySequence_SIZE(sequence);
+        if (unlikely(size != 3)) {
+          if (size > 3) __Pyx_RaiseTooManyValuesError(3);
+          else if (size >= 0) __Pyx_RaiseNeedMoreValuesError(size);
+          __PYX_ERR(0, 551, __pyx_L4_error)
+        }
+        #if CYTHON_ASSUME_SAFE_MACROS && !CYTHON_AVOID_BORROWED_REFS
+        if (likely(PyTuple_CheckExact(sequence))) {
+          __pyx_t_8 = PyTuple_GET_ITEM(sequence, 0);
+          __Pyx_INCREF(__pyx_t_8);
+          __pyx_t_5 = PyTuple_GET_ITEM(sequence, 1);
+          __Pyx_INCREF(__pyx_t_5);
+          __pyx_t_6 = PyTuple_GET_ITEM(sequence, 2);
+          __Pyx_INCREF(__pyx_t_6);
+        } else {
+          __pyx_t_8 = __Pyx_PyList_GET_ITEM_REF(sequence, 0, __Pyx_ReferenceSharing_SharedReference);
+          if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 551, __pyx_L4_error)
+          __Pyx_XGOTREF(__pyx_t_8);
+          __pyx_t_5 = __Pyx_PyList_GET_ITEM_REF(sequence, 1, __Pyx_ReferenceSharing_SharedReference);
+          if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 551, __pyx_L4_error)
+          __Pyx_XGOTREF(__pyx_t_5);
+          __pyx_t_6 = __Pyx_PyList_GET_ITEM_REF(sequence, 2, __Pyx_ReferenceSharing_SharedReference);
+          if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 551, __pyx_L4_error)
+          __Pyx_XGOTREF(__pyx_t_6);
+        }
+        #else
+        __pyx_t_8 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 551, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_8);
+        __pyx_t_5 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 551, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_5);
+        __pyx_t_6 = __Pyx_PySequence_ITEM(sequence, 2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 551, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_6);
+        #endif
+        __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+      } else {
+        Py_ssize_t index = -1;
+        __pyx_t_12 = PyObject_GetIter(__pyx_t_2); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 551, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_12);
+        __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+        __pyx_t_13 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_12);
+        index = 0; __pyx_t_8 = __pyx_t_13(__pyx_t_12); if (unlikely(!__pyx_t_8)) goto __pyx_L9_unpacking_failed;
+        __Pyx_GOTREF(__pyx_t_8);
+        index = 1; __pyx_t_5 = __pyx_t_13(__pyx_t_12); if (unlikely(!__pyx_t_5)) goto __pyx_L9_unpacking_failed;
+        __Pyx_GOTREF(__pyx_t_5);
+        index = 2; __pyx_t_6 = __pyx_t_13(__pyx_t_12); if (unlikely(!__pyx_t_6)) goto __pyx_L9_unpacking_failed;
+        __Pyx_GOTREF(__pyx_t_6);
+        if (__Pyx_IternextUnpackEndCheck(__pyx_t_13(__pyx_t_12), 3) < (0)) __PYX_ERR(0, 551, __pyx_L4_error)
+        __pyx_t_13 = NULL;
+        __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
+        goto __pyx_L10_unpacking_done;
+        __pyx_L9_unpacking_failed:;
+        __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
+        __pyx_t_13 = NULL;
+        if (__Pyx_IterFinish() == 0) __Pyx_RaiseNeedMoreValuesError(index);
+        __PYX_ERR(0, 551, __pyx_L4_error)
+        __pyx_L10_unpacking_done:;
+      }
+      if (!(likely(PyBytes_CheckExact(__pyx_t_5))||((__pyx_t_5) == Py_None) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_5))) __PYX_ERR(0, 551, __pyx_L4_error)
+      __Pyx_XDECREF_SET(__pyx_v_backend, __pyx_t_8);
+      __pyx_t_8 = 0;
+      __Pyx_XDECREF_SET(__pyx_v_frame, ((PyObject*)__pyx_t_5));
+      __pyx_t_5 = 0;
+      __Pyx_XDECREF_SET(__pyx_v_numbers, __pyx_t_6);
+      __pyx_t_6 = 0;
+
+      /* "tailrace/native/_client.pyx":552
+ *             for i in range(count):
+ *                 backend, frame, numbers = frames[i]
+ *                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))             # <<<<<<<<<<<<<<
+ *                 outcomes.append(room)
+ *                 parcels[i].backend = backend
+*/
+
+      __pyx_t_14 = 0x100;
+      __pyx_t_1 = PyObject_Length(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 552, __pyx_L4_error)
+      __pyx_t_4 = (__pyx_t_14 > __pyx_t_1);
+
+      if (__pyx_t_4) {
+
+        __pyx_t_15 = __pyx_t_14;
+      } else {
+
+        __pyx_t_15 = __pyx_t_1;
+      }
+
+
+      __pyx_t_2 = PyBytes_FromStringAndSize(NULL, __pyx_t_15); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 552, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_2);
+
+      __Pyx_XDECREF_SET(__pyx_v_room, ((PyObject*)__pyx_t_2));
+      __pyx_t_2 = 0;
+
+      /* "tailrace/native/_client.pyx":553
+ *                 backend, frame, numbers = frames[i]
+ *                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
+ *                 outcomes.append(room)             # <<<<<<<<<<<<<<
+ *                 parcels[i].backend = backend
+ *                 parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+*/
+      __pyx_t_16 = __Pyx_PyList_Append(__pyx_v_outcomes, __pyx_v_room); if (unlikely(__pyx_t_16 == ((int)-1))) __PYX_ERR(0, 553, __pyx_L4_error)
+
+
+      /* "tailrace/native/_client.pyx":554
+ *                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
+ *                 outcomes.append(room)
+ *                 parcels[i].backend = backend             # <<<<<<<<<<<<<<
+ *                 parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+*/
+      __pyx_t_17 = __Pyx_PyLong_As_uint32_t(__pyx_v_backend); if (unlikely((__pyx_t_17 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 554, __pyx_L4_error)
+      (__pyx_v_parcels[__pyx_v_i]).backend = __pyx_t_17;
+
+      /* "tailrace/native/_client.pyx":555
+ *                 outcomes.append(room)
+ *                 parcels[i].backend = backend
+ *                 parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)             # <<<<<<<<<<<<<<
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+ *                 parcels[i].outcomes_count = len(numbers)
+*/
+      __pyx_t_18 = ((uint8_t const *)PyBytes_AS_STRING(__pyx_v_frame));
+
+      if (unlikely(__pyx_v_frame == Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
+        __PYX_ERR(0, 555, __pyx_L4_error)
+      }
+      __pyx_t_15 = __Pyx_PyBytes_GET_SIZE(__pyx_v_frame); if (unlikely(__pyx_t_15 == ((Py_ssize_t)-1))) __PYX_ERR(0, 555, __pyx_L4_error)
+      (__pyx_v_parcels[__pyx_v_i]).frame.at = __pyx_t_18;
+      (__pyx_v_parcels[__pyx_v_i]).frame.count = __pyx_t_15;
+
+      /* "tailrace/native/_client.pyx":556
+ *                 parcels[i].backend = backend
+ *                 parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)             # <<<<<<<<<<<<<<
+ *                 parcels[i].outcomes_count = len(numbers)
+ *             with nogil:
+*/
+      __pyx_t_19 = ((uint8_t *)PyBytes_AS_STRING(__pyx_v_room));
+
+      if (unlikely(__pyx_v_room == Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
+        __PYX_ERR(0, 556, __pyx_L4_error)
+      }
+      __pyx_t_15 = __Pyx_PyBytes_GET_SIZE(__pyx_v_room); if (unlikely(__pyx_t_15 == ((Py_ssize_t)-1))) __PYX_ERR(0, 556, __pyx_L4_error)
+      (__pyx_v_parcels[__pyx_v_i]).outcomes = __pyx_t_19;
+      (__pyx_v_parcels[__pyx_v_i]).outcomes_room = __pyx_t_15;
+
+      /* "tailrace/native/_client.pyx":557
+ *                 parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+ *                 parcels[i].outcomes_count = len(numbers)             # <<<<<<<<<<<<<<
+ *             with nogil:
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+*/
+      __pyx_t_15 = PyObject_Length(__pyx_v_numbers); if (unlikely(__pyx_t_15 == ((Py_ssize_t)-1))) __PYX_ERR(0, 557, __pyx_L4_error)
+      (__pyx_v_parcels[__pyx_v_i]).outcomes_count = __pyx_t_15;
+    }
+
+
+    /* "tailrace/native/_client.pyx":558
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+ *                 parcels[i].outcomes_count = len(numbers)
+ *             with nogil:             # <<<<<<<<<<<<<<
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+ *             for i in range(count):
+*/
+    {
+        PyThreadState * _save;
+        _save = PyEval_SaveThread();
+        __Pyx_FastGIL_Remember();
+        /*try:*/ {
+
+          /* "tailrace/native/_client.pyx":559
+ *                 parcels[i].outcomes_count = len(numbers)
+ *             with nogil:
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)             # <<<<<<<<<<<<<<
+ *             for i in range(count):
+ *                 told = b""
+*/
+          tr_couriers_deliver(__pyx_v_self->couriers, __pyx_v_self->backends, __pyx_v_parcels, __pyx_v_count, __pyx_v_deadline_ns);
+        }
+
+        /* "tailrace/native/_client.pyx":558
+ *                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+ *                 parcels[i].outcomes_count = len(numbers)
+ *             with nogil:             # <<<<<<<<<<<<<<
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+ *             for i in range(count):
+*/
+        /*finally:*/ {
+          /*normal exit:*/{
+            __Pyx_FastGIL_Forget();
+            PyEval_RestoreThread(_save);
+            goto __pyx_L13;
+          }
+          __pyx_L13:;
+        }
+    }
+
+    /* "tailrace/native/_client.pyx":560
+ *             with nogil:
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+ *             for i in range(count):             # <<<<<<<<<<<<<<
+ *                 told = b""
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:
+*/
+
+    __pyx_t_9 = __pyx_v_count;
+    __pyx_t_10 = __pyx_t_9;
+
+    for (__pyx_t_11 = 0; __pyx_t_11 < __pyx_t_10; __pyx_t_11+=1) {
+      __pyx_v_i = __pyx_t_11;
+
+      /* "tailrace/native/_client.pyx":561
+ *                 tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+ *             for i in range(count):
+ *                 told = b""             # <<<<<<<<<<<<<<
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+*/
+      __Pyx_INCREF(__pyx_mstate_global->__pyx_kp_b__3);
+      __Pyx_XDECREF_SET(__pyx_v_told, __pyx_mstate_global->__pyx_kp_b__3);
+
+      /* "tailrace/native/_client.pyx":562
+ *             for i in range(count):
+ *                 told = b""
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:             # <<<<<<<<<<<<<<
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+ *                 result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))
+*/
+      __pyx_t_20 = ((__pyx_v_parcels[__pyx_v_i]).state == TR_PARCEL_TAKEN);
+
+      if (!__pyx_t_20) {
+
+      } else {
+
+        __pyx_t_4 = __pyx_t_20;
+
+        goto __pyx_L17_bool_binop_done;
+      }
+      __pyx_t_20 = ((__pyx_v_parcels[__pyx_v_i]).state == TR_PARCEL_WRONG);
+
+
+      __pyx_t_4 = __pyx_t_20;
+
+      __pyx_L17_bool_binop_done:;
+      if (__pyx_t_4) {
+
+
+        /* "tailrace/native/_client.pyx":563
+ *                 told = b""
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]             # <<<<<<<<<<<<<<
+ *                 result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))
+ *             return result
+*/
+        if (unlikely(__Pyx_PyList_GET_ITEM(__pyx_v_outcomes, __pyx_v_i) == Py_None)) {
+          PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
+          __PYX_ERR(0, 563, __pyx_L4_error)
+        }
+        __pyx_t_2 = PySequence_GetSlice(((PyObject*)__Pyx_PyList_GET_ITEM(__pyx_v_outcomes, __pyx_v_i)), 0, (__pyx_v_parcels[__pyx_v_i]).outcomes_count); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 563, __pyx_L4_error)
+        __Pyx_GOTREF(__pyx_t_2);
+        __Pyx_DECREF_SET(__pyx_v_told, ((PyObject*)__pyx_t_2));
+        __pyx_t_2 = 0;
+
+        /* "tailrace/native/_client.pyx":562
+ *             for i in range(count):
+ *                 told = b""
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:             # <<<<<<<<<<<<<<
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+ *                 result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))
+*/
+      }
+
+      /* "tailrace/native/_client.pyx":564
+ *                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+ *                 result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))             # <<<<<<<<<<<<<<
+ *             return result
+ *         finally:
+*/
+      if (unlikely(__pyx_v_8tailrace_6native_7_client__DELIVERIES == Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
+        __PYX_ERR(0, 564, __pyx_L4_error)
+      }
+      __pyx_t_2 = __Pyx_PyLong_From_int(((int)(__pyx_v_parcels[__pyx_v_i]).state)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 564, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_2);
+      __pyx_t_6 = __Pyx_PyDict_GetItem(__pyx_v_8tailrace_6native_7_client__DELIVERIES, __pyx_t_2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 564, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_6);
+      __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+      __pyx_t_2 = __pyx_f_8tailrace_6native_7_client__as_tuple((__pyx_v_parcels[__pyx_v_i]).floor); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 564, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_2);
+      __pyx_t_5 = PyTuple_New(3); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 564, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_5);
+      __Pyx_GIVEREF(__pyx_t_6);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 0, __pyx_t_6) != (0)) __PYX_ERR(0, 564, __pyx_L4_error);
+      __Pyx_INCREF(__pyx_v_told);
+      __Pyx_GIVEREF(__pyx_v_told);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 1, __pyx_v_told) != (0)) __PYX_ERR(0, 564, __pyx_L4_error);
+      __Pyx_GIVEREF(__pyx_t_2);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_5, 2, __pyx_t_2) != (0)) __PYX_ERR(0, 564, __pyx_L4_error);
+      __pyx_t_6 = 0;
+      __pyx_t_2 = 0;
+      __pyx_t_16 = __Pyx_PyList_Append(__pyx_v_result, __pyx_t_5); if (unlikely(__pyx_t_16 == ((int)-1))) __PYX_ERR(0, 564, __pyx_L4_error)
+      __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+
+    }
+
+
+    /* "tailrace/native/_client.pyx":565
+ *                     told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+ *                 result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))
+ *             return result             # <<<<<<<<<<<<<<
+ *         finally:
+ *             free(parcels)
+*/
+    {
+      PyObject *__pyx_temp;
+      {
+        __pyx_temp = __pyx_r;
+        __Pyx_INCREF(__pyx_v_result);
+        __pyx_r = __pyx_v_result;
+      }
+      __Pyx_XDECREF(__pyx_temp);
+    }
+    goto __pyx_L3_return;
+  }
+
+  /* "tailrace/native/_client.pyx":567
+ *             return result
+ *         finally:
+ *             free(parcels)             # <<<<<<<<<<<<<<
+ *             self.busy = False
+ * 
+*/
+  /*finally:*/ {
+    __pyx_L4_error:;
+    /*exception exit:*/{
+      __Pyx_PyThreadState_declare
+      __Pyx_PyThreadState_assign
+      __pyx_t_23 = 0; __pyx_t_24 = 0; __pyx_t_25 = 0; __pyx_t_26 = 0; __pyx_t_27 = 0; __pyx_t_28 = 0;
+      __Pyx_XDECREF(__pyx_t_12); __pyx_t_12 = 0;
+      __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
+      __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
+      __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
+      __Pyx_XDECREF(__pyx_t_8); __pyx_t_8 = 0;
+       __Pyx_ExceptionSwap(&__pyx_t_26, &__pyx_t_27, &__pyx_t_28);
+      if ( unlikely(__Pyx_GetException(&__pyx_t_23, &__pyx_t_24, &__pyx_t_25) < 0)) __Pyx_ErrFetch(&__pyx_t_23, &__pyx_t_24, &__pyx_t_25);
+      __Pyx_XGOTREF(__pyx_t_23);
+      __Pyx_XGOTREF(__pyx_t_24);
+      __Pyx_XGOTREF(__pyx_t_25);
+      __Pyx_XGOTREF(__pyx_t_26);
+      __Pyx_XGOTREF(__pyx_t_27);
+      __Pyx_XGOTREF(__pyx_t_28);
+      __pyx_t_3 = __pyx_lineno; __pyx_t_21 = __pyx_clineno; __pyx_t_22 = __pyx_filename;
+      {
+        free(__pyx_v_parcels);
+
+        /* "tailrace/native/_client.pyx":568
+ *         finally:
+ *             free(parcels)
+ *             self.busy = False             # <<<<<<<<<<<<<<
+ * 
+ * 
+*/
+        __pyx_v_self->busy = 0;
+      }
+      __Pyx_XGIVEREF(__pyx_t_26);
+      __Pyx_XGIVEREF(__pyx_t_27);
+      __Pyx_XGIVEREF(__pyx_t_28);
+      __Pyx_ExceptionReset(__pyx_t_26, __pyx_t_27, __pyx_t_28);
+      __Pyx_XGIVEREF(__pyx_t_23);
+      __Pyx_XGIVEREF(__pyx_t_24);
+      __Pyx_XGIVEREF(__pyx_t_25);
+      __Pyx_ErrRestore(__pyx_t_23, __pyx_t_24, __pyx_t_25);
+      __pyx_t_23 = 0; __pyx_t_24 = 0; __pyx_t_25 = 0; __pyx_t_26 = 0; __pyx_t_27 = 0; __pyx_t_28 = 0;
+      __pyx_lineno = __pyx_t_3; __pyx_clineno = __pyx_t_21; __pyx_filename = __pyx_t_22;
+      goto __pyx_L1_error;
+    }
+    __pyx_L3_return: {
+      __pyx_t_28 = __pyx_r;
+      __pyx_r = 0;
+
+      /* "tailrace/native/_client.pyx":567
+ *             return result
+ *         finally:
+ *             free(parcels)             # <<<<<<<<<<<<<<
+ *             self.busy = False
+ * 
+*/
+      free(__pyx_v_parcels);
+
+      /* "tailrace/native/_client.pyx":568
+ *         finally:
+ *             free(parcels)
+ *             self.busy = False             # <<<<<<<<<<<<<<
+ * 
+ * 
+*/
+      __pyx_v_self->busy = 0;
+      __pyx_r = __pyx_t_28;
+      __pyx_t_28 = 0;
+      goto __pyx_L0;
+    }
+  }
+
+  /* "tailrace/native/_client.pyx":538
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+ * 
+ *     def deliver(self, list frames not None, double deadline_s):             # <<<<<<<<<<<<<<
+ *         """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+ *         cdef size_t i, count = len(frames)
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_XDECREF(__pyx_t_2);
+  __Pyx_XDECREF(__pyx_t_5);
+  __Pyx_XDECREF(__pyx_t_6);
+  __Pyx_XDECREF(__pyx_t_8);
+  __Pyx_XDECREF(__pyx_t_12);
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.deliver", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __pyx_L0:;
+
+
+
+  __Pyx_XDECREF(__pyx_v_outcomes);
+  __Pyx_XDECREF(__pyx_v_result);
+  __Pyx_XDECREF(__pyx_v_frame);
+  __Pyx_XDECREF(__pyx_v_room);
+
+  __Pyx_XDECREF(__pyx_v_backend);
+  __Pyx_XDECREF(__pyx_v_numbers);
+  __Pyx_XDECREF(__pyx_v_told);
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "(tree fragment)":1
+ * def __reduce_cython__(self):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_13__reduce_cython__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_13__reduce_cython__ = {"__reduce_cython__", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_13__reduce_cython__, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_13__reduce_cython__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("__reduce_cython__ (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  if (unlikely(__pyx_nargs > 0)) { __Pyx_RaiseArgtupleInvalid("__reduce_cython__", 1, 0, 0, __pyx_nargs); return NULL; }
+  const Py_ssize_t __pyx_kwds_len = unlikely(__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+  if (unlikely(__pyx_kwds_len < 0)) return NULL;
+  if (unlikely(__pyx_kwds_len > 0)) {__Pyx_RejectKeywords("__reduce_cython__", __pyx_kwds); return NULL;}
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_12__reduce_cython__(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self));
+
+  /* function exit code */
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_12__reduce_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self) {
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("__reduce_cython__", 0);
+
+  /* "(tree fragment)":2
+ * def __reduce_cython__(self):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"             # <<<<<<<<<<<<<<
+ * def __setstate_cython__(self, __pyx_state):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+*/
+  __Pyx_Raise(((PyObject *)(((PyTypeObject*)PyExc_TypeError))), __pyx_mstate_global->__pyx_kp_u_no_default___reduce___due_to_non, 0, 0);
+  __PYX_ERR(1, 2, __pyx_L1_error)
+
+  /* "(tree fragment)":1
+ * def __reduce_cython__(self):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.__reduce_cython__", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "(tree fragment)":3
+ * def __reduce_cython__(self):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+*/
+
+/* Python wrapper */
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_15__setstate_cython__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+); /*proto*/
+static PyMethodDef __pyx_mdef_8tailrace_6native_7_client_8Couriers_15__setstate_cython__ = {"__setstate_cython__", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_15__setstate_cython__, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0};
+static PyObject *__pyx_pw_8tailrace_6native_7_client_8Couriers_15__setstate_cython__(PyObject *__pyx_v_self, 
+#if CYTHON_VECTORCALL
+PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
+#else
+PyObject *__pyx_args, PyObject *__pyx_kwds
+#endif
+) {
+  CYTHON_UNUSED PyObject *__pyx_v___pyx_state = 0;
+  #if !CYTHON_VECTORCALL
+  CYTHON_UNUSED Py_ssize_t __pyx_nargs;
+  #endif
+  CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
+  PyObject* values[1] = {0};
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  PyObject *__pyx_r = 0;
+  __Pyx_RefNannyDeclarations
+  __Pyx_RefNannySetupContext("__setstate_cython__ (wrapper)", 0);
+  #if !CYTHON_VECTORCALL
+  #if CYTHON_ASSUME_SAFE_SIZE
+  __pyx_nargs = PyTuple_GET_SIZE(__pyx_args);
+  #else
+  __pyx_nargs = PyTuple_Size(__pyx_args); if (unlikely(__pyx_nargs < 0)) return NULL;
+  #endif
+  #endif
+  __pyx_kwvalues = __Pyx_KwValues_FASTCALL(__pyx_args, __pyx_nargs);
+  {
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_pyx_state,0};
+    const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(1, 3, __pyx_L3_error)
+    if (__pyx_kwds_len > 0) {
+      switch (__pyx_nargs) {
+        case  1:
+        values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(1, 3, __pyx_L3_error)
+        CYTHON_FALLTHROUGH;
+        case  0: break;
+        default: goto __pyx_L5_argtuple_error;
+      }
+      const Py_ssize_t kwd_pos_args = __pyx_nargs;
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__setstate_cython__", 0) < (0)) __PYX_ERR(1, 3, __pyx_L3_error)
+      for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__setstate_cython__", 1, 1, 1, i); __PYX_ERR(1, 3, __pyx_L3_error) }
+      }
+    } else if (unlikely(__pyx_nargs != 1)) {
+      goto __pyx_L5_argtuple_error;
+    } else {
+      values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(1, 3, __pyx_L3_error)
+    }
+    __pyx_v___pyx_state = values[0];
+  }
+  goto __pyx_L6_skip;
+  __pyx_L5_argtuple_error:;
+  __Pyx_RaiseArgtupleInvalid("__setstate_cython__", 1, 1, 1, __pyx_nargs); __PYX_ERR(1, 3, __pyx_L3_error)
+  __pyx_L6_skip:;
+  goto __pyx_L4_argument_unpacking_done;
+  __pyx_L3_error:;
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.__setstate_cython__", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __Pyx_RefNannyFinishContext();
+  return NULL;
+  __pyx_L4_argument_unpacking_done:;
+  __pyx_r = __pyx_pf_8tailrace_6native_7_client_8Couriers_14__setstate_cython__(((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)__pyx_v_self), __pyx_v___pyx_state);
+
+  /* function exit code */
+  for (Py_ssize_t __pyx_temp=0; __pyx_temp < (Py_ssize_t)(sizeof(values)/sizeof(values[0])); ++__pyx_temp) {
+    Py_XDECREF(values[__pyx_temp]);
+  }
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+static PyObject *__pyx_pf_8tailrace_6native_7_client_8Couriers_14__setstate_cython__(CYTHON_UNUSED struct __pyx_obj_8tailrace_6native_7_client_Couriers *__pyx_v_self, CYTHON_UNUSED PyObject *__pyx_v___pyx_state) {
+  PyObject *__pyx_r = NULL;
+  __Pyx_RefNannyDeclarations
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  __Pyx_RefNannySetupContext("__setstate_cython__", 0);
+
+  /* "(tree fragment)":4
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"             # <<<<<<<<<<<<<<
+*/
+  __Pyx_Raise(((PyObject *)(((PyTypeObject*)PyExc_TypeError))), __pyx_mstate_global->__pyx_kp_u_no_default___reduce___due_to_non, 0, 0);
+  __PYX_ERR(1, 4, __pyx_L1_error)
+
+  /* "(tree fragment)":3
+ * def __reduce_cython__(self):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+*/
+
+  /* function exit code */
+  __pyx_L1_error:;
+  __Pyx_AddTraceback("tailrace.native._client.Couriers.__setstate_cython__", __pyx_clineno, __pyx_lineno, __pyx_filename);
+  __pyx_r = NULL;
+  __Pyx_XGIVEREF(__pyx_r);
+  __Pyx_RefNannyFinishContext();
+  return __pyx_r;
+}
+
+/* "tailrace/native/_client.pyx":571
  * 
  * 
  * def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,             # <<<<<<<<<<<<<<
@@ -10439,97 +13054,97 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_kind,&__pyx_mstate_global->__pyx_n_u_keys,&__pyx_mstate_global->__pyx_n_u_values,&__pyx_mstate_global->__pyx_n_u_version,&__pyx_mstate_global->__pyx_n_u_expected,&__pyx_mstate_global->__pyx_n_u_expiry_s,&__pyx_mstate_global->__pyx_n_u_backends,&__pyx_mstate_global->__pyx_n_u_copies,&__pyx_mstate_global->__pyx_n_u_frame_bytes_max,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 433, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 571, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  9:
         values[8] = __Pyx_ArgRef_FASTCALL(__pyx_args, 8);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[8])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[8])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  8:
         values[7] = __Pyx_ArgRef_FASTCALL(__pyx_args, 7);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[7])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[7])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  7:
         values[6] = __Pyx_ArgRef_FASTCALL(__pyx_args, 6);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[6])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[6])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  6:
         values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "pack", 0) < (0)) __PYX_ERR(0, 433, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "pack", 0) < (0)) __PYX_ERR(0, 571, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 8; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("pack", 0, 8, 9, i); __PYX_ERR(0, 433, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("pack", 0, 8, 9, i); __PYX_ERR(0, 571, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  9:
         values[8] = __Pyx_ArgRef_FASTCALL(__pyx_args, 8);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[8])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[8])) __PYX_ERR(0, 571, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  8:
         values[7] = __Pyx_ArgRef_FASTCALL(__pyx_args, 7);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[7])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[7])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[6] = __Pyx_ArgRef_FASTCALL(__pyx_args, 6);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[6])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[6])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[5] = __Pyx_ArgRef_FASTCALL(__pyx_args, 5);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[5])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 571, __pyx_L3_error)
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 433, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 571, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
-    __pyx_v_kind = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_kind == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 433, __pyx_L3_error)
+    __pyx_v_kind = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_kind == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 571, __pyx_L3_error)
     __pyx_v_keys = ((PyObject*)values[1]);
     __pyx_v_values = values[2];
     __pyx_v_version = values[3];
     __pyx_v_expected = values[4];
-    __pyx_v_expiry_s = __Pyx_PyLong_As_uint32_t(values[5]); if (unlikely((__pyx_v_expiry_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 433, __pyx_L3_error)
-    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[6]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 433, __pyx_L3_error)
-    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[7]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 434, __pyx_L3_error)
+    __pyx_v_expiry_s = __Pyx_PyLong_As_uint32_t(values[5]); if (unlikely((__pyx_v_expiry_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 571, __pyx_L3_error)
+    __pyx_v_backends = __Pyx_PyLong_As_uint32_t(values[6]); if (unlikely((__pyx_v_backends == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 571, __pyx_L3_error)
+    __pyx_v_copies = __Pyx_PyLong_As_uint32_t(values[7]); if (unlikely((__pyx_v_copies == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 572, __pyx_L3_error)
     if (values[8]) {
-      __pyx_v_frame_bytes_max = __Pyx_PyLong_As_uint64_t(values[8]); if (unlikely((__pyx_v_frame_bytes_max == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 434, __pyx_L3_error)
+      __pyx_v_frame_bytes_max = __Pyx_PyLong_As_uint64_t(values[8]); if (unlikely((__pyx_v_frame_bytes_max == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 572, __pyx_L3_error)
     } else {
       __pyx_v_frame_bytes_max = ((uint64_t)((uint64_t)0x80000));
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("pack", 0, 8, 9, __pyx_nargs); __PYX_ERR(0, 433, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("pack", 0, 8, 9, __pyx_nargs); __PYX_ERR(0, 571, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -10540,7 +13155,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_keys), (&PyList_Type), 0, "keys", 1))) __PYX_ERR(0, 433, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_keys), (&PyList_Type), 0, "keys", 1))) __PYX_ERR(0, 571, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_client_4pack(__pyx_self, __pyx_v_kind, __pyx_v_keys, __pyx_v_values, __pyx_v_version, __pyx_v_expected, __pyx_v_expiry_s, __pyx_v_backends, __pyx_v_copies, __pyx_v_frame_bytes_max);
 
   /* function exit code */
@@ -10589,7 +13204,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   PyObject *__pyx_v_clock = NULL;
   PyObject *__pyx_v_client = NULL;
   PyObject *__pyx_v_sequence = NULL;
-  CYTHON_UNUSED uint32_t __pyx_8genexpr3__pyx_v__;
+  CYTHON_UNUSED uint32_t __pyx_8genexpr4__pyx_v__;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   Py_ssize_t __pyx_t_1;
@@ -10626,29 +13241,29 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("pack", 0);
 
-  /* "tailrace/native/_client.pyx":440
+  /* "tailrace/native/_client.pyx":578
  *     `expected` is a list of versions, for compare-and-set.
  *     """
  *     cdef Py_ssize_t count = len(keys), i             # <<<<<<<<<<<<<<
  *     cdef tr_mutation_header header
  *     cdef tr_slice slice
 */
-  __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 440, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 578, __pyx_L1_error)
   __pyx_v_count = __pyx_t_1;
 
-  /* "tailrace/native/_client.pyx":448
+  /* "tailrace/native/_client.pyx":586
  *     cdef uint64_t filled, taken
  *     cdef tr_frame_header head
  *     cdef list packed = [], numbers             # <<<<<<<<<<<<<<
  *     cdef list groups = [[] for _ in range(backends)]
  *     cdef bytes key, value, frame
 */
-  __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 448, __pyx_L1_error)
+  __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 586, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
   __pyx_v_packed = ((PyObject*)__pyx_t_2);
   __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":449
+  /* "tailrace/native/_client.pyx":587
  *     cdef tr_frame_header head
  *     cdef list packed = [], numbers
  *     cdef list groups = [[] for _ in range(backends)]             # <<<<<<<<<<<<<<
@@ -10656,18 +13271,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
  *     if not 1 <= copies <= backends:
 */
   { /* enter inner scope */
-    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 449, __pyx_L1_error)
+    __pyx_t_2 = PyList_New(0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 587, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
 
     __pyx_t_3 = __pyx_v_backends;
     __pyx_t_4 = __pyx_t_3;
 
     for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
-      __pyx_8genexpr3__pyx_v__ = __pyx_t_5;
-      __pyx_t_6 = PyList_New(0); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 449, __pyx_L1_error)
+      __pyx_8genexpr4__pyx_v__ = __pyx_t_5;
+      __pyx_t_6 = PyList_New(0); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 587, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
       __Pyx_GIVEREF(__pyx_t_6);
-      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_2, __pyx_t_6))) __PYX_ERR(0, 449, __pyx_L1_error)
+      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_2, __pyx_t_6))) __PYX_ERR(0, 587, __pyx_L1_error)
       __pyx_t_6 = 0;
     }
 
@@ -10675,7 +13290,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   __pyx_v_groups = ((PyObject*)__pyx_t_2);
   __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":451
+  /* "tailrace/native/_client.pyx":589
  *     cdef list groups = [[] for _ in range(backends)]
  *     cdef bytes key, value, frame
  *     if not 1 <= copies <= backends:             # <<<<<<<<<<<<<<
@@ -10692,7 +13307,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   if (unlikely(__pyx_t_8)) {
 
 
-    /* "tailrace/native/_client.pyx":452
+    /* "tailrace/native/_client.pyx":590
  *     cdef bytes key, value, frame
  *     if not 1 <= copies <= backends:
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")             # <<<<<<<<<<<<<<
@@ -10700,9 +13315,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
  *         raise ValueError(f"{count} keys, but another number of values or versions")
 */
     __pyx_t_6 = NULL;
-    __pyx_t_9 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 452, __pyx_L1_error)
+    __pyx_t_9 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_copies, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 590, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
-    __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 452, __pyx_L1_error)
+    __pyx_t_10 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_backends, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 590, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
     __pyx_t_11[0] = __pyx_mstate_global->__pyx_kp_u_copies_2;
     __pyx_t_11[1] = __pyx_t_9;
@@ -10716,7 +13331,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     #endif
     __pyx_t_12 = 0;
     __pyx_t_13 = __Pyx_PyUnicode_Join(__pyx_t_11, 6, __pyx_t_1, __pyx_t_12);
-    if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 452, __pyx_L1_error)
+    if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 590, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_13);
     __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
@@ -10726,14 +13341,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
       __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 452, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 590, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 452, __pyx_L1_error)
+    __PYX_ERR(0, 590, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":451
+    /* "tailrace/native/_client.pyx":589
  *     cdef list groups = [[] for _ in range(backends)]
  *     cdef bytes key, value, frame
  *     if not 1 <= copies <= backends:             # <<<<<<<<<<<<<<
@@ -10742,7 +13357,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
   }
 
-  /* "tailrace/native/_client.pyx":453
+  /* "tailrace/native/_client.pyx":591
  *     if not 1 <= copies <= backends:
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
  *     if values is not None and len(values) != count or expected is not None and len(expected) != count:             # <<<<<<<<<<<<<<
@@ -10756,7 +13371,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   } else {
 
   }
-  __pyx_t_1 = PyObject_Length(__pyx_v_values); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 453, __pyx_L1_error)
+  __pyx_t_1 = PyObject_Length(__pyx_v_values); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 591, __pyx_L1_error)
   __pyx_t_7 = (__pyx_t_1 != __pyx_v_count);
 
 
@@ -10778,7 +13393,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 
     goto __pyx_L7_bool_binop_done;
   }
-  __pyx_t_1 = PyObject_Length(__pyx_v_expected); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 453, __pyx_L1_error)
+  __pyx_t_1 = PyObject_Length(__pyx_v_expected); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 591, __pyx_L1_error)
   __pyx_t_7 = (__pyx_t_1 != __pyx_v_count);
 
 
@@ -10789,7 +13404,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   if (unlikely(__pyx_t_8)) {
 
 
-    /* "tailrace/native/_client.pyx":454
+    /* "tailrace/native/_client.pyx":592
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
  *     if values is not None and len(values) != count or expected is not None and len(expected) != count:
  *         raise ValueError(f"{count} keys, but another number of values or versions")             # <<<<<<<<<<<<<<
@@ -10797,9 +13412,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
  *         key = <bytes?> keys[i]
 */
     __pyx_t_13 = NULL;
-    __pyx_t_6 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 454, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 592, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_6);
-    __pyx_t_10 = __Pyx_PyUnicode_Concat__Pyx_ReferenceSharing_OwnStrongReferenceInPlace(__pyx_t_6, __pyx_mstate_global->__pyx_kp_u_keys_but_another_number_of_valu); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 454, __pyx_L1_error)
+    __pyx_t_10 = __Pyx_PyUnicode_Concat__Pyx_ReferenceSharing_OwnStrongReferenceInPlace(__pyx_t_6, __pyx_mstate_global->__pyx_kp_u_keys_but_another_number_of_valu); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 592, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
     __pyx_t_14 = 1;
@@ -10808,14 +13423,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_13); __pyx_t_13 = 0;
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 454, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 592, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 454, __pyx_L1_error)
+    __PYX_ERR(0, 592, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":453
+    /* "tailrace/native/_client.pyx":591
  *     if not 1 <= copies <= backends:
  *         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
  *     if values is not None and len(values) != count or expected is not None and len(expected) != count:             # <<<<<<<<<<<<<<
@@ -10824,7 +13439,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
   }
 
-  /* "tailrace/native/_client.pyx":455
+  /* "tailrace/native/_client.pyx":593
  *     if values is not None and len(values) != count or expected is not None and len(expected) != count:
  *         raise ValueError(f"{count} keys, but another number of values or versions")
  *     for i in range(count):             # <<<<<<<<<<<<<<
@@ -10838,7 +13453,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   for (__pyx_t_16 = 0; __pyx_t_16 < __pyx_t_15; __pyx_t_16+=1) {
     __pyx_v_i = __pyx_t_16;
 
-    /* "tailrace/native/_client.pyx":456
+    /* "tailrace/native/_client.pyx":594
  *         raise ValueError(f"{count} keys, but another number of values or versions")
  *     for i in range(count):
  *         key = <bytes?> keys[i]             # <<<<<<<<<<<<<<
@@ -10847,14 +13462,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
     __pyx_t_2 = __Pyx_PyList_GET_ITEM(__pyx_v_keys, __pyx_v_i);
     __Pyx_INCREF(__pyx_t_2);
-    if (!(likely(PyBytes_CheckExact(__pyx_t_2)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 456, __pyx_L1_error)
+    if (!(likely(PyBytes_CheckExact(__pyx_t_2)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 594, __pyx_L1_error)
     __pyx_t_10 = __pyx_t_2;
     __Pyx_INCREF(__pyx_t_10);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_XDECREF_SET(__pyx_v_key, ((PyObject*)__pyx_t_10));
     __pyx_t_10 = 0;
 
-    /* "tailrace/native/_client.pyx":457
+    /* "tailrace/native/_client.pyx":595
  *     for i in range(count):
  *         key = <bytes?> keys[i]
  *         if values is not None:             # <<<<<<<<<<<<<<
@@ -10865,23 +13480,23 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     if (__pyx_t_8) {
 
 
-      /* "tailrace/native/_client.pyx":458
+      /* "tailrace/native/_client.pyx":596
  *         key = <bytes?> keys[i]
  *         if values is not None:
  *             value = <bytes?> values[i]             # <<<<<<<<<<<<<<
  *             if len(value) > 0xFFFFFFF0:
  *                 raise ValueError(f"a value of {len(value)} bytes")
 */
-      __pyx_t_10 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 458, __pyx_L1_error)
+      __pyx_t_10 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 596, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_10);
-      if (!(likely(PyBytes_CheckExact(__pyx_t_10)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_10))) __PYX_ERR(0, 458, __pyx_L1_error)
+      if (!(likely(PyBytes_CheckExact(__pyx_t_10)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_10))) __PYX_ERR(0, 596, __pyx_L1_error)
       __pyx_t_2 = __pyx_t_10;
       __Pyx_INCREF(__pyx_t_2);
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
       __Pyx_XDECREF_SET(__pyx_v_value, ((PyObject*)__pyx_t_2));
       __pyx_t_2 = 0;
 
-      /* "tailrace/native/_client.pyx":459
+      /* "tailrace/native/_client.pyx":597
  *         if values is not None:
  *             value = <bytes?> values[i]
  *             if len(value) > 0xFFFFFFF0:             # <<<<<<<<<<<<<<
@@ -10890,18 +13505,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
       if (unlikely(__pyx_v_value == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-        __PYX_ERR(0, 459, __pyx_L1_error)
+        __PYX_ERR(0, 597, __pyx_L1_error)
       }
-      __pyx_t_17 = __Pyx_PyBytes_GET_SIZE(__pyx_v_value); if (unlikely(__pyx_t_17 == ((Py_ssize_t)-1))) __PYX_ERR(0, 459, __pyx_L1_error)
-      __pyx_t_2 = PyLong_FromSsize_t(__pyx_t_17); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 459, __pyx_L1_error)
+      __pyx_t_17 = __Pyx_PyBytes_GET_SIZE(__pyx_v_value); if (unlikely(__pyx_t_17 == ((Py_ssize_t)-1))) __PYX_ERR(0, 597, __pyx_L1_error)
+      __pyx_t_2 = PyLong_FromSsize_t(__pyx_t_17); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 597, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
 
-      __pyx_t_8 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_2, __pyx_mstate_global->__pyx_int_4294967280, Py_GT); if (unlikely((__pyx_t_8 < 0))) __PYX_ERR(0, 459, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_2, __pyx_mstate_global->__pyx_int_4294967280, Py_GT); if (unlikely((__pyx_t_8 < 0))) __PYX_ERR(0, 597, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
       if (unlikely(__pyx_t_8)) {
 
 
-        /* "tailrace/native/_client.pyx":460
+        /* "tailrace/native/_client.pyx":598
  *             value = <bytes?> values[i]
  *             if len(value) > 0xFFFFFFF0:
  *                 raise ValueError(f"a value of {len(value)} bytes")             # <<<<<<<<<<<<<<
@@ -10911,10 +13526,10 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         __pyx_t_10 = NULL;
         if (unlikely(__pyx_v_value == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-          __PYX_ERR(0, 460, __pyx_L1_error)
+          __PYX_ERR(0, 598, __pyx_L1_error)
         }
-        __pyx_t_17 = __Pyx_PyBytes_GET_SIZE(__pyx_v_value); if (unlikely(__pyx_t_17 == ((Py_ssize_t)-1))) __PYX_ERR(0, 460, __pyx_L1_error)
-        __pyx_t_13 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_17, 0, ' ', 'd'); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 460, __pyx_L1_error)
+        __pyx_t_17 = __Pyx_PyBytes_GET_SIZE(__pyx_v_value); if (unlikely(__pyx_t_17 == ((Py_ssize_t)-1))) __PYX_ERR(0, 598, __pyx_L1_error)
+        __pyx_t_13 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_17, 0, ' ', 'd'); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 598, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_13);
 
         __pyx_t_18[0] = __pyx_mstate_global->__pyx_kp_u_a_value_of;
@@ -10926,7 +13541,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         #endif
         __pyx_t_12 = 0;
         __pyx_t_6 = __Pyx_PyUnicode_Join(__pyx_t_18, 3, __pyx_t_17, __pyx_t_12);
-        if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 460, __pyx_L1_error)
+        if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 598, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_6);
         __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
         __pyx_t_14 = 1;
@@ -10935,14 +13550,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
           __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
           __Pyx_XDECREF(__pyx_t_10); __pyx_t_10 = 0;
           __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-          if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 460, __pyx_L1_error)
+          if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 598, __pyx_L1_error)
           __Pyx_GOTREF(__pyx_t_2);
         }
         __Pyx_Raise(__pyx_t_2, 0, 0, 0);
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-        __PYX_ERR(0, 460, __pyx_L1_error)
+        __PYX_ERR(0, 598, __pyx_L1_error)
 
-        /* "tailrace/native/_client.pyx":459
+        /* "tailrace/native/_client.pyx":597
  *         if values is not None:
  *             value = <bytes?> values[i]
  *             if len(value) > 0xFFFFFFF0:             # <<<<<<<<<<<<<<
@@ -10951,7 +13566,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
       }
 
-      /* "tailrace/native/_client.pyx":457
+      /* "tailrace/native/_client.pyx":595
  *     for i in range(count):
  *         key = <bytes?> keys[i]
  *         if values is not None:             # <<<<<<<<<<<<<<
@@ -10960,7 +13575,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
     }
 
-    /* "tailrace/native/_client.pyx":461
+    /* "tailrace/native/_client.pyx":599
  *             if len(value) > 0xFFFFFFF0:
  *                 raise ValueError(f"a value of {len(value)} bytes")
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -10974,7 +13589,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     __pyx_v_slice.at = __pyx_t_19;
     __pyx_v_slice.count = __pyx_t_17;
 
-    /* "tailrace/native/_client.pyx":462
+    /* "tailrace/native/_client.pyx":600
  *                 raise ValueError(f"a value of {len(value)} bytes")
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *         backend = tr_home_of(tr_key_hash_of(slice), backends)             # <<<<<<<<<<<<<<
@@ -10983,7 +13598,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
     __pyx_v_backend = tr_home_of(tr_key_hash_of(__pyx_v_slice), __pyx_v_backends);
 
-    /* "tailrace/native/_client.pyx":463
+    /* "tailrace/native/_client.pyx":601
  *         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
  *         backend = tr_home_of(tr_key_hash_of(slice), backends)
  *         for copy in range(copies):             # <<<<<<<<<<<<<<
@@ -10997,7 +13612,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
       __pyx_v_copy = __pyx_t_5;
 
-      /* "tailrace/native/_client.pyx":464
+      /* "tailrace/native/_client.pyx":602
  *         backend = tr_home_of(tr_key_hash_of(slice), backends)
  *         for copy in range(copies):
  *             (<list> groups[(backend + copy) % backends]).append(i)             # <<<<<<<<<<<<<<
@@ -11008,18 +13623,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 
       if (unlikely(__pyx_v_backends == 0)) {
         PyErr_SetString(PyExc_ZeroDivisionError, "integer division or modulo by zero");
-        __PYX_ERR(0, 464, __pyx_L1_error)
+        __PYX_ERR(0, 602, __pyx_L1_error)
       }
       __pyx_t_21 = (__pyx_t_20 % __pyx_v_backends);
 
 
       if (unlikely(__Pyx_PyList_GET_ITEM(__pyx_v_groups, __pyx_t_21) == Py_None)) {
         PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "append");
-        __PYX_ERR(0, 464, __pyx_L1_error)
+        __PYX_ERR(0, 602, __pyx_L1_error)
       }
-      __pyx_t_2 = PyLong_FromSsize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 464, __pyx_L1_error)
+      __pyx_t_2 = PyLong_FromSsize_t(__pyx_v_i); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 602, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
-      __pyx_t_22 = __Pyx_PyList_Append(((PyObject*)__Pyx_PyList_GET_ITEM(__pyx_v_groups, __pyx_t_21)), __pyx_t_2); if (unlikely(__pyx_t_22 == ((int)-1))) __PYX_ERR(0, 464, __pyx_L1_error)
+      __pyx_t_22 = __Pyx_PyList_Append(((PyObject*)__Pyx_PyList_GET_ITEM(__pyx_v_groups, __pyx_t_21)), __pyx_t_2); if (unlikely(__pyx_t_22 == ((int)-1))) __PYX_ERR(0, 602, __pyx_L1_error)
 
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
@@ -11028,7 +13643,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   }
 
 
-  /* "tailrace/native/_client.pyx":465
+  /* "tailrace/native/_client.pyx":603
  *         for copy in range(copies):
  *             (<list> groups[(backend + copy) % backends]).append(i)
  *     memset(&header, 0, sizeof(header))             # <<<<<<<<<<<<<<
@@ -11037,7 +13652,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
   (void)(memset((&__pyx_v_header), 0, (sizeof(__pyx_v_header))));
 
-  /* "tailrace/native/_client.pyx":466
+  /* "tailrace/native/_client.pyx":604
  *             (<list> groups[(backend + copy) % backends]).append(i)
  *     memset(&header, 0, sizeof(header))
  *     header.kind, header.expiry_s = kind, expiry_s             # <<<<<<<<<<<<<<
@@ -11051,52 +13666,52 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   __pyx_v_header.kind = __pyx_t_12;
   __pyx_v_header.expiry_s = __pyx_t_3;
 
-  /* "tailrace/native/_client.pyx":467
+  /* "tailrace/native/_client.pyx":605
  *     memset(&header, 0, sizeof(header))
  *     header.kind, header.expiry_s = kind, expiry_s
  *     header.version.clock, header.version.client = version[0], version[1]             # <<<<<<<<<<<<<<
  *     cdef uint64_t first_sequence = version[2]
  *     if first_sequence + count > 0xFFFFFFFF:
 */
-  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 0, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 467, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 0, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 605, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 467, __pyx_L1_error)
+  __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 605, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 1, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 467, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 1, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 605, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_As_uint32_t(__pyx_t_2); if (unlikely((__pyx_t_3 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 467, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_As_uint32_t(__pyx_t_2); if (unlikely((__pyx_t_3 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 605, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __pyx_v_header.version.clock = __pyx_t_23;
   __pyx_v_header.version.client = __pyx_t_3;
 
-  /* "tailrace/native/_client.pyx":468
+  /* "tailrace/native/_client.pyx":606
  *     header.kind, header.expiry_s = kind, expiry_s
  *     header.version.clock, header.version.client = version[0], version[1]
  *     cdef uint64_t first_sequence = version[2]             # <<<<<<<<<<<<<<
  *     if first_sequence + count > 0xFFFFFFFF:
  *         raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
 */
-  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 2, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 468, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_version, 2, long, 1, __Pyx_PyLong_From_long, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 606, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 468, __pyx_L1_error)
+  __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 606, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __pyx_v_first_sequence = __pyx_t_23;
 
-  /* "tailrace/native/_client.pyx":469
+  /* "tailrace/native/_client.pyx":607
  *     header.version.clock, header.version.client = version[0], version[1]
  *     cdef uint64_t first_sequence = version[2]
  *     if first_sequence + count > 0xFFFFFFFF:             # <<<<<<<<<<<<<<
  *         raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
  *     for backend in range(backends):
 */
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t((__pyx_v_first_sequence + __pyx_v_count)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 469, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint64_t((__pyx_v_first_sequence + __pyx_v_count)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 607, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_8 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_2, __pyx_mstate_global->__pyx_int_4294967295, Py_GT); if (unlikely((__pyx_t_8 < 0))) __PYX_ERR(0, 469, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_2, __pyx_mstate_global->__pyx_int_4294967295, Py_GT); if (unlikely((__pyx_t_8 < 0))) __PYX_ERR(0, 607, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   if (unlikely(__pyx_t_8)) {
 
 
-    /* "tailrace/native/_client.pyx":470
+    /* "tailrace/native/_client.pyx":608
  *     cdef uint64_t first_sequence = version[2]
  *     if first_sequence + count > 0xFFFFFFFF:
  *         raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")             # <<<<<<<<<<<<<<
@@ -11104,9 +13719,9 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
  *         numbers = <list> groups[backend]
 */
     __pyx_t_6 = NULL;
-    __pyx_t_10 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 470, __pyx_L1_error)
+    __pyx_t_10 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 608, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
-    __pyx_t_13 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_first_sequence, 0, ' ', 'd'); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 470, __pyx_L1_error)
+    __pyx_t_13 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_first_sequence, 0, ' ', 'd'); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 608, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_13);
     __pyx_t_18[0] = __pyx_t_10;
     __pyx_t_18[1] = __pyx_mstate_global->__pyx_kp_u_keys_do_not_fit_behind_sequence;
@@ -11117,7 +13732,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     #endif
     __pyx_t_12 = 0;
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_18, 3, __pyx_t_1, __pyx_t_12);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 470, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 608, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
     __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
@@ -11127,14 +13742,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_14, (2-__pyx_t_14) | (__pyx_t_14*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 470, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 608, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 470, __pyx_L1_error)
+    __PYX_ERR(0, 608, __pyx_L1_error)
 
-    /* "tailrace/native/_client.pyx":469
+    /* "tailrace/native/_client.pyx":607
  *     header.version.clock, header.version.client = version[0], version[1]
  *     cdef uint64_t first_sequence = version[2]
  *     if first_sequence + count > 0xFFFFFFFF:             # <<<<<<<<<<<<<<
@@ -11143,7 +13758,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
   }
 
-  /* "tailrace/native/_client.pyx":471
+  /* "tailrace/native/_client.pyx":609
  *     if first_sequence + count > 0xFFFFFFFF:
  *         raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
  *     for backend in range(backends):             # <<<<<<<<<<<<<<
@@ -11157,7 +13772,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
     __pyx_v_backend = __pyx_t_5;
 
-    /* "tailrace/native/_client.pyx":472
+    /* "tailrace/native/_client.pyx":610
  *         raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
  *     for backend in range(backends):
  *         numbers = <list> groups[backend]             # <<<<<<<<<<<<<<
@@ -11169,7 +13784,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     __Pyx_XDECREF_SET(__pyx_v_numbers, ((PyObject*)__pyx_t_2));
     __pyx_t_2 = 0;
 
-    /* "tailrace/native/_client.pyx":473
+    /* "tailrace/native/_client.pyx":611
  *     for backend in range(backends):
  *         numbers = <list> groups[backend]
  *         filled = 0             # <<<<<<<<<<<<<<
@@ -11178,7 +13793,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
     __pyx_v_filled = 0;
 
-    /* "tailrace/native/_client.pyx":474
+    /* "tailrace/native/_client.pyx":612
  *         numbers = <list> groups[backend]
  *         filled = 0
  *         while filled < <uint64_t> len(numbers):             # <<<<<<<<<<<<<<
@@ -11188,16 +13803,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
     while (1) {
       if (unlikely(__pyx_v_numbers == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-        __PYX_ERR(0, 474, __pyx_L1_error)
+        __PYX_ERR(0, 612, __pyx_L1_error)
       }
-      __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 474, __pyx_L1_error)
+      __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 612, __pyx_L1_error)
       __pyx_t_8 = (__pyx_v_filled < ((uint64_t)__pyx_t_1));
 
 
 
       if (!__pyx_t_8) break;
 
-      /* "tailrace/native/_client.pyx":475
+      /* "tailrace/native/_client.pyx":613
  *         filled = 0
  *         while filled < <uint64_t> len(numbers):
  *             taken, bytes_here = 0, TR_FRAME_HEADER_BYTES             # <<<<<<<<<<<<<<
@@ -11211,7 +13826,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       __pyx_v_taken = __pyx_t_23;
       __pyx_v_bytes_here = __pyx_t_24;
 
-      /* "tailrace/native/_client.pyx":476
+      /* "tailrace/native/_client.pyx":614
  *         while filled < <uint64_t> len(numbers):
  *             taken, bytes_here = 0, TR_FRAME_HEADER_BYTES
  *             while filled + taken < <uint64_t> len(numbers):             # <<<<<<<<<<<<<<
@@ -11221,16 +13836,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       while (1) {
         if (unlikely(__pyx_v_numbers == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-          __PYX_ERR(0, 476, __pyx_L1_error)
+          __PYX_ERR(0, 614, __pyx_L1_error)
         }
-        __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 476, __pyx_L1_error)
+        __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 614, __pyx_L1_error)
         __pyx_t_8 = ((__pyx_v_filled + __pyx_v_taken) < ((uint64_t)__pyx_t_1));
 
 
 
         if (!__pyx_t_8) break;
 
-        /* "tailrace/native/_client.pyx":477
+        /* "tailrace/native/_client.pyx":615
  *             taken, bytes_here = 0, TR_FRAME_HEADER_BYTES
  *             while filled + taken < <uint64_t> len(numbers):
  *                 i = numbers[filled + taken]             # <<<<<<<<<<<<<<
@@ -11239,15 +13854,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         if (unlikely(__pyx_v_numbers == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-          __PYX_ERR(0, 477, __pyx_L1_error)
+          __PYX_ERR(0, 615, __pyx_L1_error)
         }
         __pyx_t_23 = (__pyx_v_filled + __pyx_v_taken);
 
-        __pyx_t_1 = __Pyx_PyIndex_AsSsize_t(__Pyx_PyList_GET_ITEM(__pyx_v_numbers, __pyx_t_23)); if (unlikely((__pyx_t_1 == (Py_ssize_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 477, __pyx_L1_error)
+        __pyx_t_1 = __Pyx_PyIndex_AsSsize_t(__Pyx_PyList_GET_ITEM(__pyx_v_numbers, __pyx_t_23)); if (unlikely((__pyx_t_1 == (Py_ssize_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 615, __pyx_L1_error)
 
         __pyx_v_i = __pyx_t_1;
 
-        /* "tailrace/native/_client.pyx":478
+        /* "tailrace/native/_client.pyx":616
  *             while filled + taken < <uint64_t> len(numbers):
  *                 i = numbers[filled + taken]
  *                 more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)             # <<<<<<<<<<<<<<
@@ -11258,19 +13873,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         __Pyx_INCREF(__pyx_t_2);
         if (unlikely(__pyx_t_2 == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-          __PYX_ERR(0, 478, __pyx_L1_error)
+          __PYX_ERR(0, 616, __pyx_L1_error)
         }
-        __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_t_2); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 478, __pyx_L1_error)
+        __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_t_2); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 616, __pyx_L1_error)
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
         __pyx_t_8 = (__pyx_v_values != Py_None);
         if (__pyx_t_8) {
-          __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 478, __pyx_L1_error)
+          __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 616, __pyx_L1_error)
           __Pyx_GOTREF(__pyx_t_2);
           if (unlikely(__pyx_t_2 == Py_None)) {
             PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-            __PYX_ERR(0, 478, __pyx_L1_error)
+            __PYX_ERR(0, 616, __pyx_L1_error)
           }
-          __pyx_t_15 = __Pyx_PyBytes_GET_SIZE(((PyObject*)__pyx_t_2)); if (unlikely(__pyx_t_15 == ((Py_ssize_t)-1))) __PYX_ERR(0, 478, __pyx_L1_error)
+          __pyx_t_15 = __Pyx_PyBytes_GET_SIZE(((PyObject*)__pyx_t_2)); if (unlikely(__pyx_t_15 == ((Py_ssize_t)-1))) __PYX_ERR(0, 616, __pyx_L1_error)
           __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
           __pyx_t_23 = __pyx_t_15;
         } else {
@@ -11278,15 +13893,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
           __pyx_t_23 = 0;
         }
 
-        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_mutation_bytes(__pyx_t_1, __pyx_t_23)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 478, __pyx_L1_error)
+        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_mutation_bytes(__pyx_t_1, __pyx_t_23)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 616, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
 
 
-        if (__Pyx_PyInt_FromNumber(&__pyx_t_2, NULL, 0) < (0)) __PYX_ERR(0, 478, __pyx_L1_error)
+        if (__Pyx_PyInt_FromNumber(&__pyx_t_2, NULL, 0) < (0)) __PYX_ERR(0, 616, __pyx_L1_error)
         __Pyx_XDECREF_SET(__pyx_v_more, ((PyObject*)__pyx_t_2));
         __pyx_t_2 = 0;
 
-        /* "tailrace/native/_client.pyx":479
+        /* "tailrace/native/_client.pyx":617
  *                 i = numbers[filled + taken]
  *                 more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)
  *                 if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):             # <<<<<<<<<<<<<<
@@ -11303,14 +13918,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 
           goto __pyx_L25_bool_binop_done;
         }
-        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_bytes_here); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 479, __pyx_L1_error)
+        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_bytes_here); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 617, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
-        __pyx_t_9 = __Pyx_PyNumber_Add_int_int(__pyx_t_2, __pyx_v_more); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 479, __pyx_L1_error)
+        __pyx_t_9 = __Pyx_PyNumber_Add_int_int(__pyx_t_2, __pyx_v_more); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 617, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_9);
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_frame_bytes_max); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 479, __pyx_L1_error)
+        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_frame_bytes_max); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 617, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
-        __pyx_t_7 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_9, __pyx_t_2, Py_GT); if (unlikely((__pyx_t_7 < 0))) __PYX_ERR(0, 479, __pyx_L1_error)
+        __pyx_t_7 = __Pyx_PyObject_CompareBoolGt_int_int(__pyx_t_9, __pyx_t_2, Py_GT); if (unlikely((__pyx_t_7 < 0))) __PYX_ERR(0, 617, __pyx_L1_error)
         __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
         if (!__pyx_t_7) {
@@ -11330,7 +13945,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         if (__pyx_t_8) {
 
 
-          /* "tailrace/native/_client.pyx":480
+          /* "tailrace/native/_client.pyx":618
  *                 more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)
  *                 if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
  *                     break             # <<<<<<<<<<<<<<
@@ -11339,7 +13954,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
           goto __pyx_L23_break;
 
-          /* "tailrace/native/_client.pyx":479
+          /* "tailrace/native/_client.pyx":617
  *                 i = numbers[filled + taken]
  *                 more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)
  *                 if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):             # <<<<<<<<<<<<<<
@@ -11348,23 +13963,23 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         }
 
-        /* "tailrace/native/_client.pyx":481
+        /* "tailrace/native/_client.pyx":619
  *                 if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
  *                     break
  *                 bytes_here += more             # <<<<<<<<<<<<<<
  *                 taken += 1
  *             frame = PyBytes_FromStringAndSize(NULL, bytes_here)
 */
-        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_bytes_here); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 481, __pyx_L1_error)
+        __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_bytes_here); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 619, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
-        __pyx_t_9 = __Pyx_PyNumber_InPlaceAdd_int_int(__pyx_t_2, __pyx_v_more); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 481, __pyx_L1_error)
+        __pyx_t_9 = __Pyx_PyNumber_InPlaceAdd_int_int(__pyx_t_2, __pyx_v_more); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 619, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_9);
         __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-        __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_9); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 481, __pyx_L1_error)
+        __pyx_t_23 = __Pyx_PyLong_As_uint64_t(__pyx_t_9); if (unlikely((__pyx_t_23 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 619, __pyx_L1_error)
         __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
         __pyx_v_bytes_here = __pyx_t_23;
 
-        /* "tailrace/native/_client.pyx":482
+        /* "tailrace/native/_client.pyx":620
  *                     break
  *                 bytes_here += more
  *                 taken += 1             # <<<<<<<<<<<<<<
@@ -11375,19 +13990,19 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       }
       __pyx_L23_break:;
 
-      /* "tailrace/native/_client.pyx":483
+      /* "tailrace/native/_client.pyx":621
  *                 bytes_here += more
  *                 taken += 1
  *             frame = PyBytes_FromStringAndSize(NULL, bytes_here)             # <<<<<<<<<<<<<<
  *             at = <uint8_t *> PyBytes_AS_STRING(frame)
  *             head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
 */
-      __pyx_t_9 = PyBytes_FromStringAndSize(NULL, __pyx_v_bytes_here); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 483, __pyx_L1_error)
+      __pyx_t_9 = PyBytes_FromStringAndSize(NULL, __pyx_v_bytes_here); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 621, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
       __Pyx_XDECREF_SET(__pyx_v_frame, ((PyObject*)__pyx_t_9));
       __pyx_t_9 = 0;
 
-      /* "tailrace/native/_client.pyx":484
+      /* "tailrace/native/_client.pyx":622
  *                 taken += 1
  *             frame = PyBytes_FromStringAndSize(NULL, bytes_here)
  *             at = <uint8_t *> PyBytes_AS_STRING(frame)             # <<<<<<<<<<<<<<
@@ -11396,7 +14011,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
       __pyx_v_at = ((uint8_t *)PyBytes_AS_STRING(__pyx_v_frame));
 
-      /* "tailrace/native/_client.pyx":485
+      /* "tailrace/native/_client.pyx":623
  *             frame = PyBytes_FromStringAndSize(NULL, bytes_here)
  *             at = <uint8_t *> PyBytes_AS_STRING(frame)
  *             head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken             # <<<<<<<<<<<<<<
@@ -11413,7 +14028,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       __pyx_v_head.layout = __pyx_t_25;
       __pyx_v_head.count = __pyx_t_23;
 
-      /* "tailrace/native/_client.pyx":486
+      /* "tailrace/native/_client.pyx":624
  *             at = <uint8_t *> PyBytes_AS_STRING(frame)
  *             head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
  *             memcpy(at, &head, sizeof(head))             # <<<<<<<<<<<<<<
@@ -11422,7 +14037,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
       (void)(memcpy(__pyx_v_at, (&__pyx_v_head), (sizeof(__pyx_v_head))));
 
-      /* "tailrace/native/_client.pyx":487
+      /* "tailrace/native/_client.pyx":625
  *             head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
  *             memcpy(at, &head, sizeof(head))
  *             at += sizeof(head)             # <<<<<<<<<<<<<<
@@ -11431,7 +14046,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
       __pyx_v_at = (__pyx_v_at + (sizeof(__pyx_v_head)));
 
-      /* "tailrace/native/_client.pyx":488
+      /* "tailrace/native/_client.pyx":626
  *             memcpy(at, &head, sizeof(head))
  *             at += sizeof(head)
  *             for n in range(filled, filled + taken):             # <<<<<<<<<<<<<<
@@ -11445,7 +14060,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       for (__pyx_t_27 = __pyx_v_filled; __pyx_t_27 < __pyx_t_26; __pyx_t_27+=1) {
         __pyx_v_n = __pyx_t_27;
 
-        /* "tailrace/native/_client.pyx":489
+        /* "tailrace/native/_client.pyx":627
  *             at += sizeof(head)
  *             for n in range(filled, filled + taken):
  *                 i = numbers[n]             # <<<<<<<<<<<<<<
@@ -11454,12 +14069,12 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         if (unlikely(__pyx_v_numbers == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-          __PYX_ERR(0, 489, __pyx_L1_error)
+          __PYX_ERR(0, 627, __pyx_L1_error)
         }
-        __pyx_t_1 = __Pyx_PyIndex_AsSsize_t(__Pyx_PyList_GET_ITEM(__pyx_v_numbers, __pyx_v_n)); if (unlikely((__pyx_t_1 == (Py_ssize_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 489, __pyx_L1_error)
+        __pyx_t_1 = __Pyx_PyIndex_AsSsize_t(__Pyx_PyList_GET_ITEM(__pyx_v_numbers, __pyx_v_n)); if (unlikely((__pyx_t_1 == (Py_ssize_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 627, __pyx_L1_error)
         __pyx_v_i = __pyx_t_1;
 
-        /* "tailrace/native/_client.pyx":490
+        /* "tailrace/native/_client.pyx":628
  *             for n in range(filled, filled + taken):
  *                 i = numbers[n]
  *                 key = <bytes> keys[i]             # <<<<<<<<<<<<<<
@@ -11471,7 +14086,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         __Pyx_XDECREF_SET(__pyx_v_key, ((PyObject*)__pyx_t_9));
         __pyx_t_9 = 0;
 
-        /* "tailrace/native/_client.pyx":491
+        /* "tailrace/native/_client.pyx":629
  *                 i = numbers[n]
  *                 key = <bytes> keys[i]
  *                 header.key_bytes = PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -11480,7 +14095,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         __pyx_v_header.key_bytes = PyBytes_GET_SIZE(__pyx_v_key);
 
-        /* "tailrace/native/_client.pyx":492
+        /* "tailrace/native/_client.pyx":630
  *                 key = <bytes> keys[i]
  *                 header.key_bytes = PyBytes_GET_SIZE(key)
  *                 header.version.sequence = <uint32_t> (first_sequence + i)             # <<<<<<<<<<<<<<
@@ -11489,7 +14104,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         __pyx_v_header.version.sequence = ((uint32_t)(__pyx_v_first_sequence + __pyx_v_i));
 
-        /* "tailrace/native/_client.pyx":493
+        /* "tailrace/native/_client.pyx":631
  *                 header.key_bytes = PyBytes_GET_SIZE(key)
  *                 header.version.sequence = <uint32_t> (first_sequence + i)
  *                 value = <bytes> values[i] if values is not None else b""             # <<<<<<<<<<<<<<
@@ -11498,7 +14113,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         __pyx_t_8 = (__pyx_v_values != Py_None);
         if (__pyx_t_8) {
-          __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 493, __pyx_L1_error)
+          __pyx_t_2 = __Pyx_GetItemInt(__pyx_v_values, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 631, __pyx_L1_error)
           __Pyx_GOTREF(__pyx_t_2);
           __Pyx_INCREF(((PyObject*)__pyx_t_2));
           __pyx_t_9 = __pyx_t_2;
@@ -11511,7 +14126,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         __Pyx_XDECREF_SET(__pyx_v_value, ((PyObject*)__pyx_t_9));
         __pyx_t_9 = 0;
 
-        /* "tailrace/native/_client.pyx":494
+        /* "tailrace/native/_client.pyx":632
  *                 header.version.sequence = <uint32_t> (first_sequence + i)
  *                 value = <bytes> values[i] if values is not None else b""
  *                 header.value_bytes = PyBytes_GET_SIZE(value)             # <<<<<<<<<<<<<<
@@ -11520,7 +14135,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         __pyx_v_header.value_bytes = PyBytes_GET_SIZE(__pyx_v_value);
 
-        /* "tailrace/native/_client.pyx":495
+        /* "tailrace/native/_client.pyx":633
  *                 value = <bytes> values[i] if values is not None else b""
  *                 header.value_bytes = PyBytes_GET_SIZE(value)
  *                 if expected is not None:             # <<<<<<<<<<<<<<
@@ -11531,14 +14146,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         if (__pyx_t_8) {
 
 
-          /* "tailrace/native/_client.pyx":496
+          /* "tailrace/native/_client.pyx":634
  *                 header.value_bytes = PyBytes_GET_SIZE(value)
  *                 if expected is not None:
  *                     clock, client, sequence = expected[i]             # <<<<<<<<<<<<<<
  *                     header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence
  *                 at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
 */
-          __pyx_t_9 = __Pyx_GetItemInt(__pyx_v_expected, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 496, __pyx_L1_error)
+          __pyx_t_9 = __Pyx_GetItemInt(__pyx_v_expected, __pyx_v_i, Py_ssize_t, 1, PyLong_FromSsize_t, 0, 0, 1, __Pyx_ReferenceSharing_FunctionArgument); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 634, __pyx_L1_error)
           __Pyx_GOTREF(__pyx_t_9);
           if ((likely(PyTuple_CheckExact(__pyx_t_9))) || (PyList_CheckExact(__pyx_t_9))) {
             PyObject* sequence = __pyx_t_9;
@@ -11546,7 +14161,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
             if (unlikely(size != 3)) {
               if (size > 3) __Pyx_RaiseTooManyValuesError(3);
               else if (size >= 0) __Pyx_RaiseNeedMoreValuesError(size);
-              __PYX_ERR(0, 496, __pyx_L1_error)
+              __PYX_ERR(0, 634, __pyx_L1_error)
             }
             #if CYTHON_ASSUME_SAFE_MACROS && !CYTHON_AVOID_BORROWED_REFS
             if (likely(PyTuple_CheckExact(sequence))) {
@@ -11558,27 +14173,27 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
               __Pyx_INCREF(__pyx_t_13);
             } else {
               __pyx_t_2 = __Pyx_PyList_GET_ITEM_REF(sequence, 0, __Pyx_ReferenceSharing_SharedReference);
-              if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 496, __pyx_L1_error)
+              if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 634, __pyx_L1_error)
               __Pyx_XGOTREF(__pyx_t_2);
               __pyx_t_6 = __Pyx_PyList_GET_ITEM_REF(sequence, 1, __Pyx_ReferenceSharing_SharedReference);
-              if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 496, __pyx_L1_error)
+              if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 634, __pyx_L1_error)
               __Pyx_XGOTREF(__pyx_t_6);
               __pyx_t_13 = __Pyx_PyList_GET_ITEM_REF(sequence, 2, __Pyx_ReferenceSharing_SharedReference);
-              if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 496, __pyx_L1_error)
+              if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 634, __pyx_L1_error)
               __Pyx_XGOTREF(__pyx_t_13);
             }
             #else
-            __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 496, __pyx_L1_error)
+            __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 634, __pyx_L1_error)
             __Pyx_GOTREF(__pyx_t_2);
-            __pyx_t_6 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 496, __pyx_L1_error)
+            __pyx_t_6 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 634, __pyx_L1_error)
             __Pyx_GOTREF(__pyx_t_6);
-            __pyx_t_13 = __Pyx_PySequence_ITEM(sequence, 2); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 496, __pyx_L1_error)
+            __pyx_t_13 = __Pyx_PySequence_ITEM(sequence, 2); if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 634, __pyx_L1_error)
             __Pyx_GOTREF(__pyx_t_13);
             #endif
             __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
           } else {
             Py_ssize_t index = -1;
-            __pyx_t_10 = PyObject_GetIter(__pyx_t_9); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 496, __pyx_L1_error)
+            __pyx_t_10 = PyObject_GetIter(__pyx_t_9); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 634, __pyx_L1_error)
             __Pyx_GOTREF(__pyx_t_10);
             __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
             __pyx_t_28 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_10);
@@ -11588,7 +14203,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
             __Pyx_GOTREF(__pyx_t_6);
             index = 2; __pyx_t_13 = __pyx_t_28(__pyx_t_10); if (unlikely(!__pyx_t_13)) goto __pyx_L31_unpacking_failed;
             __Pyx_GOTREF(__pyx_t_13);
-            if (__Pyx_IternextUnpackEndCheck(__pyx_t_28(__pyx_t_10), 3) < (0)) __PYX_ERR(0, 496, __pyx_L1_error)
+            if (__Pyx_IternextUnpackEndCheck(__pyx_t_28(__pyx_t_10), 3) < (0)) __PYX_ERR(0, 634, __pyx_L1_error)
             __pyx_t_28 = NULL;
             __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
             goto __pyx_L32_unpacking_done;
@@ -11596,7 +14211,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
             __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
             __pyx_t_28 = NULL;
             if (__Pyx_IterFinish() == 0) __Pyx_RaiseNeedMoreValuesError(index);
-            __PYX_ERR(0, 496, __pyx_L1_error)
+            __PYX_ERR(0, 634, __pyx_L1_error)
             __pyx_L32_unpacking_done:;
           }
           __Pyx_XDECREF_SET(__pyx_v_clock, __pyx_t_2);
@@ -11606,21 +14221,21 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
           __Pyx_XDECREF_SET(__pyx_v_sequence, __pyx_t_13);
           __pyx_t_13 = 0;
 
-          /* "tailrace/native/_client.pyx":497
+          /* "tailrace/native/_client.pyx":635
  *                 if expected is not None:
  *                     clock, client, sequence = expected[i]
  *                     header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence             # <<<<<<<<<<<<<<
  *                 at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
  *             packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))
 */
-          __pyx_t_29 = __Pyx_PyLong_As_uint64_t(__pyx_v_clock); if (unlikely((__pyx_t_29 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 497, __pyx_L1_error)
-          __pyx_t_21 = __Pyx_PyLong_As_uint32_t(__pyx_v_client); if (unlikely((__pyx_t_21 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 497, __pyx_L1_error)
-          __pyx_t_20 = __Pyx_PyLong_As_uint32_t(__pyx_v_sequence); if (unlikely((__pyx_t_20 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 497, __pyx_L1_error)
+          __pyx_t_29 = __Pyx_PyLong_As_uint64_t(__pyx_v_clock); if (unlikely((__pyx_t_29 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 635, __pyx_L1_error)
+          __pyx_t_21 = __Pyx_PyLong_As_uint32_t(__pyx_v_client); if (unlikely((__pyx_t_21 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 635, __pyx_L1_error)
+          __pyx_t_20 = __Pyx_PyLong_As_uint32_t(__pyx_v_sequence); if (unlikely((__pyx_t_20 == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 635, __pyx_L1_error)
           __pyx_v_header.expected.clock = __pyx_t_29;
           __pyx_v_header.expected.client = __pyx_t_21;
           __pyx_v_header.expected.sequence = __pyx_t_20;
 
-          /* "tailrace/native/_client.pyx":495
+          /* "tailrace/native/_client.pyx":633
  *                 value = <bytes> values[i] if values is not None else b""
  *                 header.value_bytes = PyBytes_GET_SIZE(value)
  *                 if expected is not None:             # <<<<<<<<<<<<<<
@@ -11629,7 +14244,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
 */
         }
 
-        /* "tailrace/native/_client.pyx":498
+        /* "tailrace/native/_client.pyx":636
  *                     clock, client, sequence = expected[i]
  *                     header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence
  *                 at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))             # <<<<<<<<<<<<<<
@@ -11640,29 +14255,29 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
       }
 
 
-      /* "tailrace/native/_client.pyx":499
+      /* "tailrace/native/_client.pyx":637
  *                     header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence
  *                 at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
  *             packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))             # <<<<<<<<<<<<<<
  *             filled += taken
  *     return packed
 */
-      __pyx_t_9 = __Pyx_PyLong_From_uint32_t(__pyx_v_backend); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 499, __pyx_L1_error)
+      __pyx_t_9 = __Pyx_PyLong_From_uint32_t(__pyx_v_backend); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 637, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
       if (unlikely(__pyx_v_numbers == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-        __PYX_ERR(0, 499, __pyx_L1_error)
+        __PYX_ERR(0, 637, __pyx_L1_error)
       }
-      __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 499, __pyx_L1_error)
+      __pyx_t_1 = __Pyx_PyList_GET_SIZE(__pyx_v_numbers); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 637, __pyx_L1_error)
       __pyx_t_8 = (__pyx_v_taken < ((uint64_t)__pyx_t_1));
 
 
       if (__pyx_t_8) {
         if (unlikely(__pyx_v_numbers == Py_None)) {
           PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-          __PYX_ERR(0, 499, __pyx_L1_error)
+          __PYX_ERR(0, 637, __pyx_L1_error)
         }
-        __pyx_t_6 = __Pyx_PyList_GetSlice(__pyx_v_numbers, __pyx_v_filled, (__pyx_v_filled + __pyx_v_taken)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 499, __pyx_L1_error)
+        __pyx_t_6 = __Pyx_PyList_GetSlice(__pyx_v_numbers, __pyx_v_filled, (__pyx_v_filled + __pyx_v_taken)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 637, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_6);
         __pyx_t_13 = __pyx_t_6;
         __pyx_t_6 = 0;
@@ -11671,22 +14286,22 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
         __pyx_t_13 = __pyx_v_numbers;
       }
 
-      __pyx_t_6 = PyTuple_New(3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 499, __pyx_L1_error)
+      __pyx_t_6 = PyTuple_New(3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 637, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
       __Pyx_GIVEREF(__pyx_t_9);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 0, __pyx_t_9) != (0)) __PYX_ERR(0, 499, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 0, __pyx_t_9) != (0)) __PYX_ERR(0, 637, __pyx_L1_error);
       __Pyx_INCREF(__pyx_v_frame);
       __Pyx_GIVEREF(__pyx_v_frame);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 1, __pyx_v_frame) != (0)) __PYX_ERR(0, 499, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 1, __pyx_v_frame) != (0)) __PYX_ERR(0, 637, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_13);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 2, __pyx_t_13) != (0)) __PYX_ERR(0, 499, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 2, __pyx_t_13) != (0)) __PYX_ERR(0, 637, __pyx_L1_error);
       __pyx_t_9 = 0;
       __pyx_t_13 = 0;
-      __pyx_t_22 = __Pyx_PyList_Append(__pyx_v_packed, __pyx_t_6); if (unlikely(__pyx_t_22 == ((int)-1))) __PYX_ERR(0, 499, __pyx_L1_error)
+      __pyx_t_22 = __Pyx_PyList_Append(__pyx_v_packed, __pyx_t_6); if (unlikely(__pyx_t_22 == ((int)-1))) __PYX_ERR(0, 637, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
 
-      /* "tailrace/native/_client.pyx":500
+      /* "tailrace/native/_client.pyx":638
  *                 at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
  *             packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))
  *             filled += taken             # <<<<<<<<<<<<<<
@@ -11697,7 +14312,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   }
 
 
-  /* "tailrace/native/_client.pyx":501
+  /* "tailrace/native/_client.pyx":639
  *             packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))
  *             filled += taken
  *     return packed             # <<<<<<<<<<<<<<
@@ -11713,7 +14328,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_client_4pack(CYTHON_UNUSED PyObjec
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_client.pyx":433
+  /* "tailrace/native/_client.pyx":571
  * 
  * 
  * def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,             # <<<<<<<<<<<<<<
@@ -12023,6 +14638,206 @@ static PyTypeObject __pyx_type_8tailrace_6native_7_client_CellClient = {
   #endif
 };
 #endif
+static struct __pyx_vtabstruct_8tailrace_6native_7_client_Couriers __pyx_vtable_8tailrace_6native_7_client_Couriers;
+
+static PyObject *__pyx_tp_new__initialisation_8tailrace_6native_7_client_Couriers(PyObject *o, 
+#if CYTHON_VECTORCALL_TPNEW
+    PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
+#else
+    PyObject *a, PyObject *k
+#endif
+) {
+  struct __pyx_obj_8tailrace_6native_7_client_Couriers *p = ((struct __pyx_obj_8tailrace_6native_7_client_Couriers *)o);
+  p->__pyx_vtab = __pyx_vtabptr_8tailrace_6native_7_client_Couriers;
+  {
+    int cinit_result = __pyx_pw_8tailrace_6native_7_client_8Couriers_1__cinit__(o, 
+#if CYTHON_VECTORCALL_TPNEW
+    args, nargs, kwnames
+#else
+    a, k
+#endif
+);
+    if (unlikely(cinit_result)) goto bad;
+  }
+  return o;
+  bad:
+  Py_DECREF(o); o = 0;
+  return NULL;
+}
+
+static PyObject *__pyx_tp_new_vectorcall_8tailrace_6native_7_client_Couriers(PyTypeObject *t, 
+#if CYTHON_VECTORCALL_TPNEW
+    PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
+#else
+    PyObject *a, PyObject *k
+#endif
+) {
+  PyObject *o;
+  o = __Pyx_AllocateExtensionType(t, 0);
+  if (unlikely(!o)) return 0;
+  return __pyx_tp_new__initialisation_8tailrace_6native_7_client_Couriers(o, 
+#if CYTHON_VECTORCALL_TPNEW
+    args, nargs, kwnames
+#else
+    a, k
+#endif
+);
+}
+
+#if CYTHON_VECTORCALL_TPNEW
+static PyObject *__pyx_tp_new_8tailrace_6native_7_client_Couriers(PyTypeObject *t, PyObject *a, PyObject *k) {
+  return __Pyx_CallTpnewAsVectorcall(__pyx_tp_new_vectorcall_8tailrace_6native_7_client_Couriers, t, a, k);
+}
+#endif
+
+#if CYTHON_VECTORCALL_TPNEW
+static PyObject *__pyx_tp_vectorcall_8tailrace_6native_7_client_Couriers(PyObject *t, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+  if (unlikely((PyTypeObject*)t != __pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_Couriers || __Pyx_PyType_HasFeature((PyTypeObject*)t, Py_TPFLAGS_IS_ABSTRACT))) {
+    return __Pyx_CallNewInitFromVectorcall((PyTypeObject*)t, args, nargsf, kwnames);
+  }
+  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  PyObject *o = __pyx_tp_new_vectorcall_8tailrace_6native_7_client_Couriers((PyTypeObject*)t, args, nargs, kwnames);
+  return o;
+}
+#endif
+
+static void __pyx_tp_dealloc_8tailrace_6native_7_client_Couriers(PyObject *o) {
+  #if CYTHON_USE_TP_FINALIZE
+  if (unlikely(__Pyx_PyObject_GetSlot(o, tp_finalize, destructor)) && (!PyType_IS_GC(Py_TYPE(o)) || !__Pyx_PyObject_GC_IsFinalized(o))) {
+    if (__Pyx_PyObject_GetSlot(o, tp_dealloc, destructor) == __pyx_tp_dealloc_8tailrace_6native_7_client_Couriers) {
+      if (PyObject_CallFinalizerFromDealloc(o)) return;
+    }
+  }
+  #endif
+  {
+    PyObject *etype, *eval, *etb;
+    __Pyx_PyErr_FetchException(&etype, &eval, &etb);
+    __Pyx_DeallocKeepAliveBegin(o);
+    __pyx_pw_8tailrace_6native_7_client_8Couriers_3__dealloc__(o);
+    __Pyx_DeallocKeepAliveEnd(o);
+    __Pyx_PyErr_RestoreException(etype, eval, etb);
+  }
+  PyTypeObject *tp = Py_TYPE(o);
+  #if CYTHON_USE_TYPE_SLOTS
+  (*tp->tp_free)(o);
+  #else
+  {
+    freefunc tp_free = (freefunc)PyType_GetSlot(tp, Py_tp_free);
+    if (tp_free) tp_free(o);
+  }
+  #endif
+  #if CYTHON_USE_TYPE_SPECS
+  Py_DECREF(tp);
+  #endif
+}
+
+static PyMethodDef __pyx_methods_8tailrace_6native_7_client_Couriers[] = {
+  {"attach", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_5attach, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_4attach},
+  {"detach", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_7detach, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0},
+  {"attached", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_9attached, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_8attached},
+  {"deliver", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_11deliver, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8tailrace_6native_7_client_8Couriers_10deliver},
+  {"__reduce_cython__", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_13__reduce_cython__, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0},
+  {"__setstate_cython__", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8tailrace_6native_7_client_8Couriers_15__setstate_cython__, __Pyx_METH_FASTCALL|METH_KEYWORDS, 0},
+  {0, 0, 0, 0}
+};
+#if CYTHON_USE_TYPE_SPECS
+static PyType_Slot __pyx_type_8tailrace_6native_7_client_Couriers_slots[] = {
+  {Py_tp_dealloc, (void *)__pyx_tp_dealloc_8tailrace_6native_7_client_Couriers},
+  {Py_tp_doc, (void *)PyDoc_STR("Brings frames of mutations to the engines of a cell\047s backends. Belongs to one thread at a time.")},
+  {Py_tp_methods, (void *)__pyx_methods_8tailrace_6native_7_client_Couriers},
+  {Py_tp_new, (void *)__pyx_tp_new_8tailrace_6native_7_client_Couriers},
+  #if (!CYTHON_COMPILING_IN_PYPY || PYPY_VERSION_NUM >= 0x07030800) && (!CYTHON_COMPILING_IN_LIMITED_API || __PYX_LIMITED_VERSION_HEX >= 0x030E0000)
+  #if CYTHON_VECTORCALL_TPNEW
+  {Py_tp_vectorcall, (void *)__pyx_tp_vectorcall_8tailrace_6native_7_client_Couriers},
+  #endif
+  #endif
+  {0, 0},
+};
+static PyType_Spec __pyx_type_8tailrace_6native_7_client_Couriers_spec = {
+  "tailrace.native._client.Couriers",
+  sizeof(struct __pyx_obj_8tailrace_6native_7_client_Couriers),
+  0,
+  Py_TPFLAGS_DEFAULT|Py_TPFLAGS_HAVE_VERSION_TAG|Py_TPFLAGS_BASETYPE,
+  __pyx_type_8tailrace_6native_7_client_Couriers_slots,
+};
+#else
+
+static PyTypeObject __pyx_type_8tailrace_6native_7_client_Couriers = {
+  PyVarObject_HEAD_INIT(0, 0)
+  "tailrace.native._client.""Couriers", /*tp_name*/
+  sizeof(struct __pyx_obj_8tailrace_6native_7_client_Couriers), /*tp_basicsize*/
+  0, /*tp_itemsize*/
+  __pyx_tp_dealloc_8tailrace_6native_7_client_Couriers, /*tp_dealloc*/
+  0, /*tp_vectorcall_offset*/
+  0, /*tp_getattr*/
+  0, /*tp_setattr*/
+  0, /*tp_as_async*/
+  0, /*tp_repr*/
+  0, /*tp_as_number*/
+  0, /*tp_as_sequence*/
+  0, /*tp_as_mapping*/
+  0, /*tp_hash*/
+  0, /*tp_call*/
+  0, /*tp_str*/
+  0, /*tp_getattro*/
+  0, /*tp_setattro*/
+  0, /*tp_as_buffer*/
+  Py_TPFLAGS_DEFAULT|Py_TPFLAGS_HAVE_VERSION_TAG|Py_TPFLAGS_BASETYPE, /*tp_flags*/
+  PyDoc_STR("Brings frames of mutations to the engines of a cell\047s backends. Belongs to one thread at a time."), /*tp_doc*/
+  0, /*tp_traverse*/
+  0, /*tp_clear*/
+  0, /*tp_richcompare*/
+  0, /*tp_weaklistoffset*/
+  0, /*tp_iter*/
+  0, /*tp_iternext*/
+  __pyx_methods_8tailrace_6native_7_client_Couriers, /*tp_methods*/
+  0, /*tp_members*/
+  0, /*tp_getset*/
+  0, /*tp_base*/
+  0, /*tp_dict*/
+  0, /*tp_descr_get*/
+  0, /*tp_descr_set*/
+  #if !CYTHON_USE_TYPE_SPECS
+  0, /*tp_dictoffset*/
+  #endif
+  0, /*tp_init*/
+  0, /*tp_alloc*/
+  __pyx_tp_new_8tailrace_6native_7_client_Couriers, /*tp_new*/
+  0, /*tp_free*/
+  0, /*tp_is_gc*/
+  0, /*tp_bases*/
+  0, /*tp_mro*/
+  0, /*tp_cache*/
+  0, /*tp_subclasses*/
+  0, /*tp_weaklist*/
+  0, /*tp_del*/
+  0, /*tp_version_tag*/
+  #if CYTHON_USE_TP_FINALIZE
+  0, /*tp_finalize*/
+  #else
+  NULL, /*tp_finalize*/
+  #endif
+  #if (!CYTHON_COMPILING_IN_PYPY || PYPY_VERSION_NUM >= 0x07030800) && (!CYTHON_COMPILING_IN_LIMITED_API || __PYX_LIMITED_VERSION_HEX >= 0x030E0000)
+  #if CYTHON_VECTORCALL_TPNEW
+  __pyx_tp_vectorcall_8tailrace_6native_7_client_Couriers, /*tp_vectorcall*/
+  #else
+  NULL, /*tp_vectorcall*/
+  #endif
+  #endif
+  #if __PYX_NEED_TP_PRINT_SLOT == 1
+  0, /*tp_print*/
+  #endif
+  #if PY_VERSION_HEX >= 0x030C0000
+  0, /*tp_watched*/
+  #endif
+  #if PY_VERSION_HEX >= 0x030d00A4
+  0, /*tp_versions_used*/
+  #endif
+  #if CYTHON_COMPILING_IN_PYPY && PY_VERSION_HEX < 0x030a0000
+  0, /*tp_pypy_flags*/
+  #endif
+};
+#endif
 
 static PyMethodDef __pyx_methods[] = {
   {0, 0, 0, 0}
@@ -12037,6 +14852,7 @@ static CYTHON_SMALL_CODE int __Pyx_modinit_Global_init_code(__pyx_mstatetype *__
 static CYTHON_SMALL_CODE int __Pyx_modinit_Variable_export_code(__pyx_mstatetype *__pyx_mstate); /*proto*/
 static CYTHON_SMALL_CODE int __Pyx_modinit_Function_export_code(__pyx_mstatetype *__pyx_mstate); /*proto*/
 static CYTHON_SMALL_CODE int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_CellClient(__pyx_mstatetype *__pyx_mstate); /*proto*/
+static CYTHON_SMALL_CODE int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_Couriers(__pyx_mstatetype *__pyx_mstate); /*proto*/
 static CYTHON_SMALL_CODE int __Pyx_modinit_Type_import_code(__pyx_mstatetype *__pyx_mstate); /*proto*/
 static CYTHON_SMALL_CODE int __Pyx_modinit_Variable_import_code(__pyx_mstatetype *__pyx_mstate); /*proto*/
 static CYTHON_SMALL_CODE int __Pyx_modinit_Function_import_code(__pyx_mstatetype *__pyx_mstate); /*proto*/
@@ -12048,6 +14864,8 @@ static int __Pyx_modinit_Global_init_code(__pyx_mstatetype *__pyx_mstate) {
   CYTHON_UNUSED_VAR(__pyx_mstate);
   __Pyx_RefNannySetupContext("__Pyx_modinit_Global_init_code", 0);
   /*--- Global init code ---*/
+  __pyx_v_8tailrace_6native_7_client__DELIVERIES = ((PyObject*)Py_None); Py_INCREF(Py_None);
+  __pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one = Py_None; Py_INCREF(Py_None);
   __Pyx_RefNannyFinishContext();
   return 0;
 }
@@ -12085,14 +14903,14 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_CellClient
   __pyx_vtable_8tailrace_6native_7_client_CellClient.take = (size_t (*)(struct __pyx_obj_8tailrace_6native_7_client_CellClient *))__pyx_f_8tailrace_6native_7_client_10CellClient_take;
   __pyx_vtable_8tailrace_6native_7_client_CellClient.note_rest = (int (*)(struct __pyx_obj_8tailrace_6native_7_client_CellClient *))__pyx_f_8tailrace_6native_7_client_10CellClient_note_rest;
   #if CYTHON_USE_TYPE_SPECS
-  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_client_CellClient_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_client_CellClient_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient)) __PYX_ERR(0, 198, __pyx_L1_error)
   #else
   __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient = &__pyx_type_8tailrace_6native_7_client_CellClient;
   #endif
   #if !CYTHON_COMPILING_IN_LIMITED_API
   #endif
   #if !CYTHON_USE_TYPE_SPECS
-  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
+  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 198, __pyx_L1_error)
   #endif
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount((PyObject*)__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient);
@@ -12102,9 +14920,48 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_CellClient
     __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient->tp_getattro = PyObject_GenericGetAttr;
   }
   #endif
-  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_vtabptr_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
-  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_CellClient, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
-  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
+  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_vtabptr_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 198, __pyx_L1_error)
+  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_CellClient, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 198, __pyx_L1_error)
+  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_CellClient) < (0)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __Pyx_RefNannyFinishContext();
+  return 0;
+  __pyx_L1_error:;
+  __Pyx_RefNannyFinishContext();
+  return -1;
+}
+
+static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_Couriers(__pyx_mstatetype *__pyx_mstate) {
+  __Pyx_RefNannyDeclarations
+  int __pyx_lineno = 0;
+  const char *__pyx_filename = NULL;
+  int __pyx_clineno = 0;
+  CYTHON_UNUSED_VAR(__pyx_mstate);
+  __Pyx_RefNannySetupContext("__Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_Couriers", 0);
+  /*--- Exttype __pyx_obj_8tailrace_6native_7_client_Couriers ---*/
+  __pyx_vtabptr_8tailrace_6native_7_client_Couriers = &__pyx_vtable_8tailrace_6native_7_client_Couriers;
+  __pyx_vtable_8tailrace_6native_7_client_Couriers.check = (int (*)(struct __pyx_obj_8tailrace_6native_7_client_Couriers *, uint32_t))__pyx_f_8tailrace_6native_7_client_8Couriers_check;
+  __pyx_vtable_8tailrace_6native_7_client_Couriers.begin = (int (*)(struct __pyx_obj_8tailrace_6native_7_client_Couriers *))__pyx_f_8tailrace_6native_7_client_8Couriers_begin;
+  #if CYTHON_USE_TYPE_SPECS
+  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_client_Couriers_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers)) __PYX_ERR(0, 472, __pyx_L1_error)
+  #else
+  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers = &__pyx_type_8tailrace_6native_7_client_Couriers;
+  #endif
+  #if !CYTHON_COMPILING_IN_LIMITED_API
+  #endif
+  #if !CYTHON_USE_TYPE_SPECS
+  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers) < (0)) __PYX_ERR(0, 472, __pyx_L1_error)
+  #endif
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount((PyObject*)__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers);
+  #endif
+  #if !CYTHON_COMPILING_IN_LIMITED_API
+  if ((CYTHON_USE_TYPE_SLOTS && CYTHON_USE_PYTYPE_LOOKUP) && likely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers->tp_dictoffset && __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers->tp_getattro == PyObject_GenericGetAttr)) {
+    __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers->tp_getattro = PyObject_GenericGetAttr;
+  }
+  #endif
+  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers, __pyx_vtabptr_8tailrace_6native_7_client_Couriers) < (0)) __PYX_ERR(0, 472, __pyx_L1_error)
+  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Couriers, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers) < (0)) __PYX_ERR(0, 472, __pyx_L1_error)
+  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_client_Couriers) < (0)) __PYX_ERR(0, 472, __pyx_L1_error)
   __Pyx_RefNannyFinishContext();
   return 0;
   __pyx_L1_error:;
@@ -12350,8 +15207,11 @@ static CYTHON_SMALL_CODE int __pyx_pymod_exec__client(PyObject *__pyx_pyinit_mod
   __pyx_mstatetype *__pyx_mstate = NULL;
   PyObject *__pyx_t_1 = NULL;
   PyObject *__pyx_t_2 = NULL;
-  PyObject *__pyx_t_3 = NULL;
+  Py_ssize_t __pyx_t_3;
   PyObject *__pyx_t_4 = NULL;
+  PyObject *__pyx_t_5 = NULL;
+  PyObject *__pyx_t_6 = NULL;
+  PyObject *(*__pyx_t_7)(PyObject *);
   int __pyx_lineno = 0;
   const char *__pyx_filename = NULL;
   int __pyx_clineno = 0;
@@ -12436,6 +15296,7 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
   (void)__Pyx_modinit_Function_export_code(__pyx_mstate);
   /*--- Type init code ---*/
   if (unlikely((__Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_CellClient(__pyx_mstate) < 0))) __PYX_ERR(0, 1, __pyx_L1_error)
+  if (unlikely((__Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_client_Couriers(__pyx_mstate) < 0))) __PYX_ERR(0, 1, __pyx_L1_error)
   if (unlikely((__Pyx_modinit_Type_import_code(__pyx_mstate) < 0))) __PYX_ERR(0, 1, __pyx_L1_error)
   (void)__Pyx_modinit_Variable_import_code(__pyx_mstate);
   (void)__Pyx_modinit_Function_import_code(__pyx_mstate);
@@ -12447,7 +15308,7 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
  * 
  * import errno             # <<<<<<<<<<<<<<
  * import os
- * 
+ * from enum import IntEnum
 */
   __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_errno, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 14, __pyx_L1_error)
   __pyx_t_2 = __pyx_t_1;
@@ -12459,8 +15320,8 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
  * 
  * import errno
  * import os             # <<<<<<<<<<<<<<
+ * from enum import IntEnum
  * 
- * cdef extern from "cell.h" nogil:
 */
   __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_os, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 15, __pyx_L1_error)
   __pyx_t_2 = __pyx_t_1;
@@ -12468,304 +15329,533 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
   if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_os, __pyx_t_2) < (0)) __PYX_ERR(0, 15, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":120
- *     int _CONFIG "TR_TROUBLE_CONFIG"
+  /* "tailrace/native/_client.pyx":16
+ * import errno
+ * import os
+ * from enum import IntEnum             # <<<<<<<<<<<<<<
+ * 
+ * cdef extern from "cell.h" nogil:
+*/
+  {
+    PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_IntEnum};
+    __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_enum, __pyx_imported_names, 1, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 16, __pyx_L1_error)
+  }
+  __pyx_t_2 = __pyx_t_1;
+  __Pyx_GOTREF(__pyx_t_2);
+  {
+    PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_IntEnum};
+    __pyx_t_3 = 0; {
+      __pyx_t_4 = __Pyx_ImportFrom(__pyx_t_2, __pyx_imported_names[__pyx_t_3]); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 16, __pyx_L1_error)
+      __Pyx_GOTREF(__pyx_t_4);
+      if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_imported_names[__pyx_t_3], __pyx_t_4) < (0)) __PYX_ERR(0, 16, __pyx_L1_error)
+      __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+    }
+  }
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+
+  /* "tailrace/native/_client.pyx":147
+ * 
+ * 
+ * class Delivery(IntEnum):             # <<<<<<<<<<<<<<
+ *     """What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken."""
+ *     TAKEN = TR_PARCEL_TAKEN
+*/
+  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_IntEnum); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
+  {
+    PyObject* __pyx_temp[1] = {__pyx_t_2};
+    __pyx_t_4 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 147, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_4);
+  }
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  __pyx_t_2 = __pyx_t_4;
+  __Pyx_INCREF(__pyx_t_2);
+  __pyx_t_5 = __Pyx_PEP560_update_bases(__pyx_t_2); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_5);
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  __pyx_t_2 = __Pyx_CalculateMetaclass(NULL, __pyx_t_5); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
+  __pyx_t_6 = __Pyx_Py3MetaclassPrepare(__pyx_t_2, __pyx_t_5, __pyx_mstate_global->__pyx_n_u_Delivery, __pyx_mstate_global->__pyx_n_u_Delivery, (PyObject *) NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_kp_u_What_is_known_of_a_frame_that_wa); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  if (__pyx_t_5 != __pyx_t_4) {
+    if (unlikely((PyDict_SetItemString(__pyx_t_6, "__orig_bases__", __pyx_t_4) < 0))) __PYX_ERR(0, 147, __pyx_L1_error)
+  }
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":149
+ * class Delivery(IntEnum):
+ *     """What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken."""
+ *     TAKEN = TR_PARCEL_TAKEN             # <<<<<<<<<<<<<<
+ *     WRONG = TR_PARCEL_WRONG
+ *     SHUT = TR_PARCEL_SHUT
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_TAKEN); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 149, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_TAKEN, __pyx_t_4) < (0)) __PYX_ERR(0, 149, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":150
+ *     """What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken."""
+ *     TAKEN = TR_PARCEL_TAKEN
+ *     WRONG = TR_PARCEL_WRONG             # <<<<<<<<<<<<<<
+ *     SHUT = TR_PARCEL_SHUT
+ *     MOVED = TR_PARCEL_MOVED
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_WRONG); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 150, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_WRONG, __pyx_t_4) < (0)) __PYX_ERR(0, 150, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":151
+ *     TAKEN = TR_PARCEL_TAKEN
+ *     WRONG = TR_PARCEL_WRONG
+ *     SHUT = TR_PARCEL_SHUT             # <<<<<<<<<<<<<<
+ *     MOVED = TR_PARCEL_MOVED
+ *     UNSENT = TR_PARCEL_UNSENT
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_SHUT); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 151, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_SHUT, __pyx_t_4) < (0)) __PYX_ERR(0, 151, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":152
+ *     WRONG = TR_PARCEL_WRONG
+ *     SHUT = TR_PARCEL_SHUT
+ *     MOVED = TR_PARCEL_MOVED             # <<<<<<<<<<<<<<
+ *     UNSENT = TR_PARCEL_UNSENT
+ *     UNKNOWN = TR_PARCEL_UNKNOWN
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_MOVED); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 152, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_MOVED, __pyx_t_4) < (0)) __PYX_ERR(0, 152, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":153
+ *     SHUT = TR_PARCEL_SHUT
+ *     MOVED = TR_PARCEL_MOVED
+ *     UNSENT = TR_PARCEL_UNSENT             # <<<<<<<<<<<<<<
+ *     UNKNOWN = TR_PARCEL_UNKNOWN
+ * 
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_UNSENT); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 153, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_UNSENT, __pyx_t_4) < (0)) __PYX_ERR(0, 153, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":154
+ *     MOVED = TR_PARCEL_MOVED
+ *     UNSENT = TR_PARCEL_UNSENT
+ *     UNKNOWN = TR_PARCEL_UNKNOWN             # <<<<<<<<<<<<<<
+ * 
+ * 
+*/
+  __pyx_t_4 = __Pyx_PyLong_From_tr_parcel_state(TR_PARCEL_UNKNOWN); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 154, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_UNKNOWN, __pyx_t_4) < (0)) __PYX_ERR(0, 154, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+
+  /* "tailrace/native/_client.pyx":147
+ * 
+ * 
+ * class Delivery(IntEnum):             # <<<<<<<<<<<<<<
+ *     """What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken."""
+ *     TAKEN = TR_PARCEL_TAKEN
+*/
+  __pyx_t_4 = __Pyx_Py3ClassCreate(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_Delivery, __pyx_t_5, __pyx_t_6, NULL, 0, 0); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_4);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_4);
+  #endif
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_Delivery, __pyx_t_4) < (0)) __PYX_ERR(0, 147, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+
+  /* "tailrace/native/_client.pyx":157
+ * 
+ * 
+ * cdef dict _DELIVERIES = {int(one): one for one in Delivery}             # <<<<<<<<<<<<<<
+ * 
+ * TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
+*/
+  { /* enter inner scope */
+    __pyx_t_5 = PyDict_New(); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 157, __pyx_L4_error)
+    __Pyx_GOTREF(__pyx_t_5);
+    __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_Delivery); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 157, __pyx_L4_error)
+    __Pyx_GOTREF(__pyx_t_2);
+    if (likely(PyList_CheckExact(__pyx_t_2)) || PyTuple_CheckExact(__pyx_t_2)) {
+      __pyx_t_6 = __pyx_t_2; __Pyx_INCREF(__pyx_t_6);
+      __pyx_t_3 = 0;
+      __pyx_t_7 = NULL;
+    } else {
+      __pyx_t_3 = -1; __pyx_t_6 = PyObject_GetIter(__pyx_t_2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 157, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_6);
+      __pyx_t_7 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_6); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 157, __pyx_L4_error)
+    }
+    __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+    for (;;) {
+      if (likely(!__pyx_t_7)) {
+        if (likely(PyList_CheckExact(__pyx_t_6))) {
+          {
+            Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_t_6);
+            #if !CYTHON_ASSUME_SAFE_SIZE
+            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 157, __pyx_L4_error)
+            #endif
+            if (__pyx_t_3 >= __pyx_temp) break;
+          }
+          __pyx_t_2 = __Pyx_PyList_GET_ITEM_REF(__pyx_t_6, __pyx_t_3, __Pyx_ReferenceSharing_OwnStrongReference);
+          ++__pyx_t_3;
+        } else {
+          {
+            Py_ssize_t __pyx_temp = __Pyx_PyTuple_GET_SIZE(__pyx_t_6);
+            #if !CYTHON_ASSUME_SAFE_SIZE
+            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 157, __pyx_L4_error)
+            #endif
+            if (__pyx_t_3 >= __pyx_temp) break;
+          }
+          #if CYTHON_ASSUME_SAFE_MACROS && !CYTHON_AVOID_BORROWED_REFS
+          __pyx_t_2 = __Pyx_NewRef(PyTuple_GET_ITEM(__pyx_t_6, __pyx_t_3));
+          #else
+          __pyx_t_2 = __Pyx_PySequence_ITEM(__pyx_t_6, __pyx_t_3);
+          #endif
+          ++__pyx_t_3;
+        }
+        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 157, __pyx_L4_error)
+      } else {
+        __pyx_t_2 = __pyx_t_7(__pyx_t_6);
+        if (unlikely(!__pyx_t_2)) {
+          PyObject* exc_type = PyErr_Occurred();
+          if (exc_type) {
+            if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 157, __pyx_L4_error)
+            PyErr_Clear();
+          }
+          break;
+        }
+      }
+      __Pyx_GOTREF(__pyx_t_2);
+      __Pyx_XGOTREF(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one);
+      __Pyx_DECREF_SET(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one, __pyx_t_2);
+      __Pyx_GIVEREF(__pyx_t_2);
+      __pyx_t_2 = 0;
+      __pyx_t_2 = __Pyx_PyNumber_Int(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 157, __pyx_L4_error)
+      __Pyx_GOTREF(__pyx_t_2);
+      if (unlikely(PyDict_SetItem(__pyx_t_5, __pyx_t_2, __pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one))) __PYX_ERR(0, 157, __pyx_L4_error)
+      __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+    }
+    __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+    __Pyx_GOTREF(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one);
+    __Pyx_DECREF_SET(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one, Py_None);
+    goto __pyx_L8_exit_scope;
+    __pyx_L4_error:;
+    __Pyx_GOTREF(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one);
+    __Pyx_DECREF_SET(__pyx_7genexpr__pyx_v_8tailrace_6native_7_client_one, Py_None);
+    goto __pyx_L1_error;
+    __pyx_L8_exit_scope:;
+  } /* exit inner scope */
+  __Pyx_XGOTREF(__pyx_v_8tailrace_6native_7_client__DELIVERIES);
+  __Pyx_DECREF_SET(__pyx_v_8tailrace_6native_7_client__DELIVERIES, ((PyObject*)__pyx_t_5));
+  __Pyx_GIVEREF(__pyx_t_5);
+  __pyx_t_5 = 0;
+
+  /* "tailrace/native/_client.pyx":159
+ * cdef dict _DELIVERIES = {int(one): one for one in Delivery}
  * 
  * TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG             # <<<<<<<<<<<<<<
  * KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
  * TICKET_BYTES = 32
 */
-  __pyx_t_2 = __Pyx_PyLong_From_int(TR_TROUBLE_LINK); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyLong_From_int(TR_TROUBLE_LINK); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_5);
+  __pyx_t_6 = __Pyx_PyLong_From_int(TR_TROUBLE_VIEW); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  __pyx_t_2 = __Pyx_PyLong_From_int(TR_TROUBLE_CONFIG); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_int(TR_TROUBLE_VIEW); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 120, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = __Pyx_PyLong_From_int(TR_TROUBLE_CONFIG); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 120, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_4);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_LINK, __pyx_t_2) < (0)) __PYX_ERR(0, 120, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_LINK, __pyx_t_5) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_VIEW, __pyx_t_6) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_CONFIG, __pyx_t_2) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_VIEW, __pyx_t_3) < (0)) __PYX_ERR(0, 120, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TROUBLE_CONFIG, __pyx_t_4) < (0)) __PYX_ERR(0, 120, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_client.pyx":121
+  /* "tailrace/native/_client.pyx":160
  * 
  * TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
  * KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE             # <<<<<<<<<<<<<<
  * TICKET_BYTES = 32
  * cdef enum:
 */
-  __pyx_t_4 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_SET); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 121, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_4);
-  __pyx_t_3 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_CAS); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 121, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_2 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_ERASE); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 121, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_SET); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 160, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_SET, __pyx_t_4) < (0)) __PYX_ERR(0, 121, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_CAS, __pyx_t_3) < (0)) __PYX_ERR(0, 121, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_ERASE, __pyx_t_2) < (0)) __PYX_ERR(0, 121, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_CAS); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 160, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  __pyx_t_5 = __Pyx_PyLong_From___pyx_anon_enum(TR_MUTATION_ERASE); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 160, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_5);
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_SET, __pyx_t_2) < (0)) __PYX_ERR(0, 160, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_CAS, __pyx_t_6) < (0)) __PYX_ERR(0, 160, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_KIND_ERASE, __pyx_t_5) < (0)) __PYX_ERR(0, 160, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_client.pyx":122
+  /* "tailrace/native/_client.pyx":161
  * TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
  * KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
  * TICKET_BYTES = 32             # <<<<<<<<<<<<<<
  * cdef enum:
  *     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
 */
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES, __pyx_mstate_global->__pyx_int_32) < (0)) __PYX_ERR(0, 122, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES, __pyx_mstate_global->__pyx_int_32) < (0)) __PYX_ERR(0, 161, __pyx_L1_error)
 
-  /* "tailrace/native/_client.pyx":127
+  /* "tailrace/native/_client.pyx":166
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
  *     """Only for tests: keep these bits of every hash of this module. Without arguments, all of them again."""
  *     tr_key_hash_weaken(low_mask, high_mask)
 */
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 127, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 127, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_5 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 166, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_5);
+  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 166, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   {
-    PyObject* __pyx_temp[2] = {__pyx_t_2, __pyx_t_3};
-    __pyx_t_4 = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 127, __pyx_L1_error)
-    __Pyx_GOTREF(__pyx_t_4);
+    PyObject* __pyx_temp[2] = {__pyx_t_5, __pyx_t_6};
+    __pyx_t_2 = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 166, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_2);
   }
-  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_1_weaken_hash, 0, __pyx_mstate_global->__pyx_n_u_weaken_hash, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 127, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_1_weaken_hash, 0, __pyx_mstate_global->__pyx_n_u_weaken_hash, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 166, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_3, __pyx_t_4);
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_weaken_hash, __pyx_t_3) < (0)) __PYX_ERR(0, 127, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_6, __pyx_t_2);
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_weaken_hash, __pyx_t_6) < (0)) __PYX_ERR(0, 166, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":149
+  /* "tailrace/native/_client.pyx":188
  * 
  * 
  * def replicas_of(bytes key not None, uint32_t backends, uint32_t copies):             # <<<<<<<<<<<<<<
  *     """The backends that have a key, its home first."""
  *     cdef tr_slice slice
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_3replicas_of, 0, __pyx_mstate_global->__pyx_n_u_replicas_of, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 149, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_3replicas_of, 0, __pyx_mstate_global->__pyx_n_u_replicas_of, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 188, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_replicas_of, __pyx_t_3) < (0)) __PYX_ERR(0, 149, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_replicas_of, __pyx_t_6) < (0)) __PYX_ERR(0, 188, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":205
+  /* "tailrace/native/_client.pyx":244
  *         return 0
  * 
  *     def attach_view(self, uint32_t backend, folder, uint64_t config_id):             # <<<<<<<<<<<<<<
  *         """Read this backend's memory on this host. ValueError: no cell of ours, or another configuration."""
  *         cdef char[TR_WHY_BYTES] why
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_5attach_view, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_attach_view, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 205, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_5attach_view, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_attach_view, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 244, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_attach_view, __pyx_t_3) < (0)) __PYX_ERR(0, 205, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_attach_view, __pyx_t_6) < (0)) __PYX_ERR(0, 244, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":228
+  /* "tailrace/native/_client.pyx":267
  *             self.busy = False
  * 
  *     def attach_link(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None,             # <<<<<<<<<<<<<<
  *                     uint64_t config_id, double deadline_s):
  *         """Read this backend through its engine."""
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_7attach_link, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_attach_link, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 228, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_7attach_link, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_attach_link, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 267, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_attach_link, __pyx_t_3) < (0)) __PYX_ERR(0, 228, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_attach_link, __pyx_t_6) < (0)) __PYX_ERR(0, 267, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":254
+  /* "tailrace/native/_client.pyx":293
  *             self.busy = False
  * 
  *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
  *         """There is no way to this backend for now."""
  *         self.check(backend)
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_9detach, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_detach, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 254, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_9detach, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_detach, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 293, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_detach, __pyx_t_3) < (0)) __PYX_ERR(0, 254, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_detach, __pyx_t_6) < (0)) __PYX_ERR(0, 293, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":260
+  /* "tailrace/native/_client.pyx":299
  *         self.busy = False
  * 
  *     def suspect(self, uint32_t backend, bint dead):             # <<<<<<<<<<<<<<
  *         """Whether a backend is said to be dead: its memory is still there, but it is asked last."""
  *         self.check(backend)
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_11suspect, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_suspect, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 260, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_11suspect, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_suspect, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 299, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_suspect, __pyx_t_3) < (0)) __PYX_ERR(0, 260, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_suspect, __pyx_t_6) < (0)) __PYX_ERR(0, 299, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":266
+  /* "tailrace/native/_client.pyx":305
  *         self.busy = False
  * 
  *     def ways(self):             # <<<<<<<<<<<<<<
  *         """'memory', 'engine' or None, for each backend."""
  *         return ["memory" if self.client.backend[i].view != NULL else
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_13ways, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_ways, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 266, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_13ways, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_ways, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 305, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_ways, __pyx_t_3) < (0)) __PYX_ERR(0, 266, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_ways, __pyx_t_6) < (0)) __PYX_ERR(0, 305, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":271
+  /* "tailrace/native/_client.pyx":310
  *                 "engine" if self.client.backend[i].link != NULL else None for i in range(self.client.backends)]
  * 
  *     def instance_of(self, uint32_t backend):             # <<<<<<<<<<<<<<
  *         """Which instance is read there, or None."""
  *         if backend >= self.client.backends:
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_15instance_of, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_instance_of, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[7])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 271, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_15instance_of, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_instance_of, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[7])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 310, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_instance_of, __pyx_t_3) < (0)) __PYX_ERR(0, 271, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_instance_of, __pyx_t_6) < (0)) __PYX_ERR(0, 310, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":281
+  /* "tailrace/native/_client.pyx":320
  *         return None
  * 
  *     def troubles(self):             # <<<<<<<<<<<<<<
  *         """{backend: TROUBLE_ bits} since the last time this was asked."""
  *         cdef uint32_t i
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_17troubles, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_troubles, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[8])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 281, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_17troubles, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_troubles, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[8])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 320, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_troubles, __pyx_t_3) < (0)) __PYX_ERR(0, 281, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_troubles, __pyx_t_6) < (0)) __PYX_ERR(0, 320, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":324
+  /* "tailrace/native/_client.pyx":363
  *         return 0
  * 
  *     def touches(self):             # <<<<<<<<<<<<<<
  *         """{backend: hashes} of the keys that were read since the last time, 16 bytes each, for those that have them."""
  *         cdef uint32_t i, copy, home
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_19touches, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_touches, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 324, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_19touches, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_touches, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 363, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_touches, __pyx_t_3) < (0)) __PYX_ERR(0, 324, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_touches, __pyx_t_6) < (0)) __PYX_ERR(0, 363, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":341
+  /* "tailrace/native/_client.pyx":380
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,             # <<<<<<<<<<<<<<
  *                  bint versions=False):
  *         """A value, or (value, version), or None, for each key (bytes)."""
 */
-  __pyx_t_3 = __Pyx_PyDict_NewPresized(3); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 341, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_relaxed, Py_False) < (0)) __PYX_ERR(0, 341, __pyx_L1_error)
-  if (PyDict_SetItem(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_deadline_s, __pyx_mstate_global->__pyx_float_1_0) < (0)) __PYX_ERR(0, 341, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyDict_NewPresized(3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 380, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_relaxed, Py_False) < (0)) __PYX_ERR(0, 380, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_deadline_s, __pyx_mstate_global->__pyx_float_1_0) < (0)) __PYX_ERR(0, 380, __pyx_L1_error)
 
-  /* "tailrace/native/_client.pyx":342
+  /* "tailrace/native/_client.pyx":381
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,
  *                  bint versions=False):             # <<<<<<<<<<<<<<
  *         """A value, or (value, version), or None, for each key (bytes)."""
  *         cdef Py_ssize_t count = len(keys), i
 */
-  if (PyDict_SetItem(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_versions, Py_False) < (0)) __PYX_ERR(0, 341, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_versions, Py_False) < (0)) __PYX_ERR(0, 380, __pyx_L1_error)
 
-  /* "tailrace/native/_client.pyx":341
+  /* "tailrace/native/_client.pyx":380
  *         return {backend: b"".join(hashes) for backend, hashes in found.items()}
  * 
  *     def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,             # <<<<<<<<<<<<<<
  *                  bint versions=False):
  *         """A value, or (value, version), or None, for each key (bytes)."""
 */
-  __pyx_t_4 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_21get_many, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_get_many, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 341, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_4);
+  __pyx_t_2 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_21get_many, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_get_many, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 380, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_4);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_2);
   #endif
-  __Pyx_CyFunction_SetDefaultsKwDict(__pyx_t_4, __pyx_t_3);
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_get_many, __pyx_t_4) < (0)) __PYX_ERR(0, 341, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
+  __Pyx_CyFunction_SetDefaultsKwDict(__pyx_t_2, __pyx_t_6);
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_get_many, __pyx_t_2) < (0)) __PYX_ERR(0, 380, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_client.pyx":390
+  /* "tailrace/native/_client.pyx":429
  *         return values
  * 
  *     def get_into(self, bytes key not None, buffer, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0):             # <<<<<<<<<<<<<<
  *         """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""
  *         cdef tr_slice slice
 */
-  __pyx_t_4 = __Pyx_PyDict_NewPresized(2); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 390, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_4);
-  if (PyDict_SetItem(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_relaxed, Py_False) < (0)) __PYX_ERR(0, 390, __pyx_L1_error)
-  if (PyDict_SetItem(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_deadline_s, __pyx_mstate_global->__pyx_float_1_0) < (0)) __PYX_ERR(0, 390, __pyx_L1_error)
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_23get_into, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_get_into, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 390, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_2 = __Pyx_PyDict_NewPresized(2); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_2);
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_relaxed, Py_False) < (0)) __PYX_ERR(0, 429, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_deadline_s, __pyx_mstate_global->__pyx_float_1_0) < (0)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_23get_into, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_get_into, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  __Pyx_CyFunction_SetDefaultsKwDict(__pyx_t_3, __pyx_t_4);
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_get_into, __pyx_t_3) < (0)) __PYX_ERR(0, 390, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  __Pyx_CyFunction_SetDefaultsKwDict(__pyx_t_6, __pyx_t_2);
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_get_into, __pyx_t_6) < (0)) __PYX_ERR(0, 429, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":420
+  /* "tailrace/native/_client.pyx":459
  *             self.busy = False
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
  *         cdef uint32_t i
  *         cdef uint64_t torn = 0, remaps = 0
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_25stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 420, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_25stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 459, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_3) < (0)) __PYX_ERR(0, 420, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_CellClient, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_6) < (0)) __PYX_ERR(0, 459, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
   /* "(tree fragment)":1
  * def __reduce_cython__(self):             # <<<<<<<<<<<<<<
  *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
  * def __setstate_cython__(self, __pyx_state):
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_27__reduce_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient___reduce_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_3)) __PYX_ERR(1, 1, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_27__reduce_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient___reduce_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_6)) __PYX_ERR(1, 1, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_reduce_cython, __pyx_t_3) < (0)) __PYX_ERR(1, 1, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_reduce_cython, __pyx_t_6) < (0)) __PYX_ERR(1, 1, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
   /* "(tree fragment)":3
  * def __reduce_cython__(self):
@@ -12773,25 +15863,112 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
  * def __setstate_cython__(self, __pyx_state):             # <<<<<<<<<<<<<<
  *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
 */
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_29__setstate_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient___setstate_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[14])); if (unlikely(!__pyx_t_3)) __PYX_ERR(1, 3, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_10CellClient_29__setstate_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_CellClient___setstate_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[14])); if (unlikely(!__pyx_t_6)) __PYX_ERR(1, 3, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_setstate_cython, __pyx_t_3) < (0)) __PYX_ERR(1, 3, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_setstate_cython, __pyx_t_6) < (0)) __PYX_ERR(1, 3, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "tailrace/native/_client.pyx":434
+  /* "tailrace/native/_client.pyx":504
+ *         return 0
+ * 
+ *     def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, uint64_t instance,             # <<<<<<<<<<<<<<
+ *                double deadline_s):
+ *         """Connect to a backend's engine. ValueError: another instance is there."""
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_5attach, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers_attach, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[15])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 504, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_Couriers, __pyx_mstate_global->__pyx_n_u_attach, __pyx_t_6) < (0)) __PYX_ERR(0, 504, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "tailrace/native/_client.pyx":529
+ *             self.busy = False
+ * 
+ *     def detach(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         self.check(backend)
+ *         tr_courier_detach(&self.couriers[backend])
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_7detach, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers_detach, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[16])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 529, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_Couriers, __pyx_mstate_global->__pyx_n_u_detach, __pyx_t_6) < (0)) __PYX_ERR(0, 529, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "tailrace/native/_client.pyx":534
+ *         self.busy = False
+ * 
+ *     def attached(self, uint32_t backend):             # <<<<<<<<<<<<<<
+ *         """Whether there is a connection; it may turn out to be broken."""
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_9attached, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers_attached, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[17])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 534, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_Couriers, __pyx_mstate_global->__pyx_n_u_attached, __pyx_t_6) < (0)) __PYX_ERR(0, 534, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "tailrace/native/_client.pyx":538
+ *         return backend < self.backends and self.couriers[backend].socket >= 0
+ * 
+ *     def deliver(self, list frames not None, double deadline_s):             # <<<<<<<<<<<<<<
+ *         """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+ *         cdef size_t i, count = len(frames)
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_11deliver, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers_deliver, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[18])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 538, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_client_Couriers, __pyx_mstate_global->__pyx_n_u_deliver, __pyx_t_6) < (0)) __PYX_ERR(0, 538, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "(tree fragment)":1
+ * def __reduce_cython__(self):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_13__reduce_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers___reduce_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[19])); if (unlikely(!__pyx_t_6)) __PYX_ERR(1, 1, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_reduce_cython, __pyx_t_6) < (0)) __PYX_ERR(1, 1, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "(tree fragment)":3
+ * def __reduce_cython__(self):
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+ * def __setstate_cython__(self, __pyx_state):             # <<<<<<<<<<<<<<
+ *     raise TypeError, "no default __reduce__ due to non-trivial __cinit__"
+*/
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_8Couriers_15__setstate_cython__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Couriers___setstate_cython, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[20])); if (unlikely(!__pyx_t_6)) __PYX_ERR(1, 3, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
+  #endif
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_setstate_cython, __pyx_t_6) < (0)) __PYX_ERR(1, 3, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+
+  /* "tailrace/native/_client.pyx":572
  * 
  * def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,
  *          uint32_t copies, uint64_t frame_bytes_max=524288):             # <<<<<<<<<<<<<<
  *     """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])].
  * 
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(((uint64_t)0x80000)); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 434, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(((uint64_t)0x80000)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 572, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
 
-  /* "tailrace/native/_client.pyx":433
+  /* "tailrace/native/_client.pyx":571
  * 
  * 
  * def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,             # <<<<<<<<<<<<<<
@@ -12799,38 +15976,39 @@ __Pyx_RefNannySetupContext("PyInit__client", 0);
  *     """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])].
 */
   {
-    PyObject* __pyx_temp[1] = {__pyx_t_3};
-    __pyx_t_4 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 433, __pyx_L1_error)
-    __Pyx_GOTREF(__pyx_t_4);
+    PyObject* __pyx_temp[1] = {__pyx_t_6};
+    __pyx_t_2 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 571, __pyx_L1_error)
+    __Pyx_GOTREF(__pyx_t_2);
   }
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_5pack, 0, __pyx_mstate_global->__pyx_n_u_pack, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[15])); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 433, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_client_5pack, 0, __pyx_mstate_global->__pyx_n_u_pack, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__client, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[21])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 571, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
-  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_3);
+  PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_3, __pyx_t_4);
-  __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_pack, __pyx_t_3) < (0)) __PYX_ERR(0, 433, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_6, __pyx_t_2);
+  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_pack, __pyx_t_6) < (0)) __PYX_ERR(0, 571, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
   /* "tailrace/native/_client.pyx":1
  * # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False             # <<<<<<<<<<<<<<
  * """The thin binding of a cell's clients: `CellClient` reads from all backends of a cell, `pack` makes their mutations.
  * 
 */
-  __pyx_t_3 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 1, __pyx_L1_error)
-  __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_test, __pyx_t_3) < (0)) __PYX_ERR(0, 1, __pyx_L1_error)
-  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  __pyx_t_6 = __Pyx_PyDict_NewPresized(0); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 1, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_6);
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_test, __pyx_t_6) < (0)) __PYX_ERR(0, 1, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
   /*--- Wrapped vars code ---*/
 
   goto __pyx_L0;
   __pyx_L1_error:;
   __Pyx_XDECREF(__pyx_t_2);
-  __Pyx_XDECREF(__pyx_t_3);
   __Pyx_XDECREF(__pyx_t_4);
+  __Pyx_XDECREF(__pyx_t_5);
+  __Pyx_XDECREF(__pyx_t_6);
   if (__pyx_m) {
     if (__pyx_mstate->__pyx_d && stringtab_initialized) {
       __Pyx_AddTraceback("init tailrace.native._client", __pyx_clineno, __pyx_lineno, __pyx_filename);
@@ -12889,41 +16067,50 @@ static int __Pyx_InitConstants(__pyx_mstatetype *__pyx_mstate) {
   int __pyx_clineno = 0;
   CYTHON_UNUSED_VAR(__pyx_mstate);
   {
-    const struct { const unsigned int length: 8; } str_length_index[] = {{9},{20},{6},{12},{26},{55},{19},{5},{33},{47},{4},{15},{9},{6},{9},{1},{2},{42},{17},{1},{179},{12},{11},{8},{8},{9},{7},{7},{6},{2},{9},{50},{14},{19},{20},{28},{31},{12},{12},{59},{10},{28},{30},{22},{22},{17},{19},{19},{22},{16},{18},{18},{19},{15},{6},{6},{8},{10},{8},{12},{14},{12},{12},{1},{20},{12},{8},{12},{8},{10},{8},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{13},{12},{6},{4},{18},{2},{11},{11},{12},{7},{8},{6},{10},{6},{18},{5},{9},{6},{4},{5},{14},{4},{11},{11},{10},{6},{6},{5},{5},{8},{8},{6},{6},{14},{6},{5},{5},{15},{8},{6},{8},{8},{6},{10},{6},{4},{6},{7},{6},{9},{4},{4},{4},{1},{9},{11},{5},{4},{4},{3},{4},{4},{4},{8},{6},{6},{4},{1},{4},{7},{5},{7},{2},{4},{6},{3},{4},{5},{6},{9},{7},{6},{11},{7},{4},{10},{4},{4},{8},{10},{4},{5},{6},{5},{8},{7},{23},{5},{6},{9},{4},{7},{8},{14},{11},{5},{6},{7},{8},{4},{4},{3}};
-    const struct { const unsigned int length: 10; } bytes_length_index[] = {{0},{9},{843},{107},{126},{33},{37},{65},{168},{85},{166},{208},{236},{17},{480},{323}};
+    const struct { const unsigned int length: 8; } str_length_index[] = {{9},{20},{6},{12},{26},{55},{9},{7},{19},{14},{5},{33},{47},{4},{15},{9},{6},{9},{1},{1},{2},{42},{17},{1},{179},{110},{12},{11},{8},{8},{9},{7},{7},{6},{2},{9},{50},{14},{19},{20},{28},{31},{12},{12},{14},{60},{59},{10},{28},{30},{22},{22},{17},{19},{19},{22},{16},{18},{18},{19},{15},{8},{26},{28},{15},{17},{16},{15},{8},{6},{6},{7},{8},{10},{8},{5},{4},{5},{12},{14},{12},{12},{7},{6},{5},{1},{20},{12},{7},{8},{12},{8},{13},{10},{15},{8},{11},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{13},{12},{6},{4},{18},{2},{6},{11},{11},{8},{12},{7},{8},{6},{10},{6},{18},{5},{9},{9},{6},{4},{5},{14},{4},{11},{11},{10},{7},{6},{6},{4},{5},{5},{8},{8},{6},{6},{14},{6},{5},{5},{15},{6},{8},{6},{8},{8},{6},{10},{6},{4},{6},{7},{6},{9},{4},{4},{4},{1},{9},{8},{11},{5},{4},{4},{3},{4},{4},{4},{8},{6},{6},{4},{1},{4},{7},{5},{7},{2},{8},{4},{6},{7},{3},{4},{5},{6},{9},{7},{6},{11},{6},{7},{4},{10},{4},{4},{8},{10},{4},{5},{6},{5},{8},{7},{23},{5},{6},{9},{4},{4},{7},{8},{14},{11},{5},{6},{7},{8},{4},{4},{3},{1}};
+    const struct { const unsigned int length: 10; } bytes_length_index[] = {{0},{9},{843},{107},{33},{126},{33},{37},{65},{29},{168},{384},{85},{166},{208},{236},{245},{17},{480},{323}};
     #ifndef CYTHON_COMPRESS_STRINGS
       #define CYTHON_COMPRESS_STRINGS 90
     #endif
-    #if (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (3064 bytes) */
-static const char cstring[] = "x\332\225V\337W\323\330\026\026\005,Z\357\264\n\010\212\232\n\n*\203SD@\270\256\271\005\013\242\016Z~)\3168\2314=m#m\322&)\320\271\263\326\314c\037\363\230\307<\3461\217}\314c\037\317c\036\375\023\374\023\356wNZ\250\316\235\271\353v\255&\047\047\373\234\263\367\267\277\375\355\010YI> j\316\020:\203e\241f\020!)\230\232 d\353&1\332WE=\231Y\026\314\"\351,\020\n\312!^\013\262VQ\2101-\250\232P\326t\002\023I=\331tZ\220`)\t\325\232\246\327\312\202T\326\324\002\333\244,\024%\003K\325\274R\250\351\222\251h\252 \034\220\272\021^r\032\2663\205\274b\nYRT\260\205A\2525\242\312$\264\232\026\2625\023[k\330J\027\324Z9\213\233\226\027\016\245R\r>i\272pHt\003\233\032lv\312\324\t\021\362\272T(\023\325\2747\335v\371\3514?d\272\355\334\323\245%a\031\256\312\244T\342\336q(\346\037?~4\337\035\216\211(\rS\340P Z\t\377\357\230\341\367\233\232\311\2037\205\325\272YD<\n\342 %\005\256I&)\325\005\303\324\025\331\204\243\034\2417\3517\337\316-\316q|t\362\221\310\246!\030\265\254\\\222\014\203p\267\2635\245d*\252`\326+\304\230\0216\362B]\253\t*!9v^\005v\335\013\340\216\n\224L\236\242IIEh\034V\021\313\025\2650)\344\024\035\207 gl\365\232T2\310\214$\230\n\0023\331iR\010\036\037\346r\"\226\223N\242;\321?m\343\226S\014)[\"De\327\202\254\030\341(\007\006\344H^\252\225LA\024u\222\253\311D\024\205\\\215\237\250j\352\267\000\340P\221Jx++\252b\212\"\343\014\001k\352B\0369\373\362Ib\231\376z\352P!G_\315\3112\001\022\210M\323s\206\241\313\017MI)\351\222L\036\252\022\013\367\241(\227\024\344}\246R?f\330\360\374J!N|\314 .\"Y\241\031K\233N\244\0340\013\367o\223\314,\262\331\260H4\225\360wD\222\213\253\330b\225\257<\035\315\234\204/s*\210\342\027\357\220%\003\311\371\257o%\323\304\246bIQ\017\376<\313\242\357\232\315\021\363\013\007f\n\304\024Y\271~5U\226\324z\327\224\242\342t\224\222\250\345\273f\231GF\367s\315\250\200/]3\246V\223\213\244\333\306\324\265\032\022\337=u$\325\215\364\306\346^\352Uz\363\365\017\351\037^nl>\023WS\333\374\236\336Jm\247\371h;\275\263\263\261\3722\275#\256\354\357\244\267w\266^\357""\256\274J\213\253\2577\3276\326;O\25766_v\306{\033\351\267\242(\276\251\037\343\377\014u$n\222cs\213\344E\261\315upM\024\3635Uf\367B\007b\374\312\222\242\362\273\226\253\225\370\214*\225\371\035\214\020\333flxh2\032\263\027\325\232T\352\030u\210\374\247\234\236L\220c\366\200\254\236llt\035\377\247l\213\"\244\024\344\027\025C\004i\265\032\212\234\210GDB\221\211\020\236\242T\251\240\334$\343\300\220\214\272*+\332\314\211\231!\231]\014\351\242\005\206\244\\1\rD{\334\256\327N\331fk\371<\321\271\200\213L\263B\236\343\212S\201\214\311j\205\331\312%\r\027.\311\242\222\013k\035\327\272\254\325T3\207\203\305p\017\234\220C)\260?\337\243l\234\014\325\323\241\021\262\223\250\005<\021]W5\\\320\037\216\031\253H\016wE\257\213F\036\305Jry\245\304\257:p\351(}^+\345\210\236\307\3419Hw\231\360\313\251\013y\250\216\254Ao\214\212d\026;\314\357\320\275\000\274*\006\0033\\\301F\270\3029\366\047z\221\344\n\360\221\337\214\242R(b\225qPTL\243\250\225I\021\n\257(*\353\013H\\W\275(\000\331\370\250\001zR1!O\254\027\035\240=\261d\224\264#\276I\250Me\205\2512k\210*#\005\047\206d\252\2601\302vehp\\>`\177\222\253h\225\212\246\233\025]\313\222\260\033\205z\006\021\322II:&9\235\224\245\212\241\223JI\221%\003\256\350\004jJ\014]\323\312\206,\251\"S\047\034IT\203\224\362\035\014\301\275\266\"\033\312\257\304\300\332\366\205W;\032\022\317I\273\324;\2729\023\352\346L[7M\306\313\260O\204W\304aj\272\332\226\203\216\006\230G\032j\211TBGj\252\316\304\221\325\023o+acn7\345Nof\274ezqT\254\377\321\023\364^h<\2602\030\\\273\3769z\246\357\206\275jW\235\236\317\2613}#V5\350\275jU\355s\366\234]s\322n\334M|\352=\377\207\331\230ml[\027\354D\020\371G\343\243\335c\217:\tg\331\225\350\303W\255T+\023\300\344\250Q\260v\355\t[v\342\316\224;\356\356y\217<\245y\344\223\326\\\313\240[\333t\373\003\375\360\013\375E\352lq\331N\332\251\2407\322\350k\354Z\t+\311\346\025\313\344\263\221\213\215\005k\322\216\007\321Ak\303\336s\222N*\210~\3230`\267`\337\206Al\330\372\350\36487\\\3115\274\204\207\305\227\260\313\035\253N\205Y:\273""\352\047\3755\372\342=}\377#\375\361\247 r\331\272o\247\354\237\335\244\373\334\303\346\321\306s+m\307\021\315\245Ak\r\373=wV\234\274\273\342~l\236oV}\016P\242\221\204\325\252udK\354q\322\032\266~s\346\3358{\230\262\246\354\273N\304\275\340M6\343\315\211f\301\317\370\260\032w\026\334\204\233d`\374ne\355~;\353\364t\005K\307\230[<\342\213\326c\314\305\231c\223\3660\003?\210\304\25583.X[\326\277\235q\047\343HA\364\212\365\3249\347$\203(\263\273l\317;\227\001\272\354\305\275D\020\033\264\326\001\325\2723\353d\202\330Uzu\312\355q\257\270)\367\235\267\003\247\3564\r?\341/\266\346if\213n\355\323} _\240\205*\255\352A\354\2125o\017\331\007\356e\367\261w\226\316\256\370\343\376^\353Q\353\200\356\277\017\006\207\202\330M\304\034\033\345\350\323\301o\335\214\233\007j\321\2705Fo\314\000\360j\020\215Y\021\273\327\336pv\334Q\254\247+\310\356\016\3632a\315\201<\375v\001Nq\247\343\314\266\017\304H\330\213\200\347\266\233\352x\316sX\264s R\222\r\313t\374\221\227\364\332\323%w\332\323\374-\277\032\304F\354\210\323\357H\316\241\373\326[o.\371\031f\241\321;\217\275\214\047\261`\236\000\205d0x\035\047,\273EO\362\252\301\3405\373\236\263\350\316{\243\315{\376|k\224n\375L\177&\224\224iY\rbCt\350.64\031\037\350\\\032\331\313\323W`\047l\304\016\326O\234uw\001\314ZhN\372\227\375\245\326\036\335\336\245\273@Q\246r\216\346t\252\033At\330B\332/6\222\177\364|\356?\323\027\371\337e2\320\030j\020\353\t\035\233\2413\337\203j\375tm\217\356\275\245o\337\005\275\243\3665\360|\023g.6\223l\333Y0\3726\347\047\003z\304\033b\241\375\221\372\204\342X\264\036Y9{\322\2113w\031\267\337;U:\225\362\343\376\204_h\275\247o\367Y.a8\3278\002\232\222}\014\370\266\275\036F\2519p\272\210\360\217\335\232\227n\306\377\302\352\237`e/0XDN\2367\327|\204\364M\203\237\036m\254\205\345\032m\254[\213\310\344s\347%8\301\253*\365\205\301\010#9$Aq\352^\277\227o\246\272\214\260\231\025\265\2379\347\341G\325;\353\335m\236C\324\261\261\257\246\226\374\335\326D\213\320\355w\364\035bB\222\000>a\033\334\260\177B5F\356\000\232\253p\031;""\247\255!K\202\200,8\t&\026&\244b\n\370\317:{\356#WbD\352\005S\026\221\365\025\227x\363\010=v\r\336\025\234w\240x\326\353\363\366\340A\204Q\273\317~\353\274\200\315\223\346s?\335\272J\337\340\334,\315\312A\354\026Tq\323{\320\334\365\357\267^\320=./\250\027\342<\245\337\255\370w\350:\374\004I\3624_\241\025\300\005^\014\304-\356\336+\373\357\275\004\257\207\254\214E\240\274GN\021u\246{\361\260X\026\301\213\025\347\000\217a\016\330\246\327\355D\033\351 2pZds6*\346\006\2751\017\256\374\356K\276\331ZDi\322\035\006\037d\302\372\025\352<\301w7\2759\357\250)\261\023\236\333i>]p3\301\340\250}\035\207\021w\026\n>\013-\271\352_\2046\024\350.#*\016\242\261\204\023\377\304\025\240\207\373c\r\330W\370\006S\356\204\253x\277\372C~\276\205\034\177\216\234\031\270\324\241\302@\310\251C\350\232\214\264!\360\032\304\265\312J\371\000K\023,\202\013\020\325\036H\334\023\250X\206)\177\032\256<s#\3369o\251\371c\253\2475\334\252\262\225\207\32662\231v\256\273\253\340\035\2022\355\307P\320\330\r;c\363xR\326\216\035\017\007\031&\020\\\034\230V>v\317\272\223\241|\206\375\343\246[\245\337\275h%Z\313\355*\214\216\241\2302P\245{\356\023o\255y\327\357i\207\032\306s\323\316\004\221\2204\030\214Cv\"Stj\211.\275l%[\240\367\004\235\230\363^\371}P\256\303\326V\253\312j\365QCj\034[\006D!z\332\207V\331\301[\274-\356\004\247\0253\020\304/3\242F\235\024\220\312\273\033\340\344\262_\346\352\n\250Y\260U\373<8\270\212J\315\200\324\230\375\r\241u\201\361\033\310\202\276}\002G\030\350-\024\240D\027^\267\252\364\r#-\375\351\303_\307J\317\304i|\301\253~\352\205\3001\312\320\336\227\364%+\274\340\226\360)\"\260\236\204\206\214\301%N\222\275\346ls\333?\3134\342:\327\003\206\204\263\306\232!\003-\212^>n\361\206\360\300\316\320\233a\017\351f-o\000\212m\362mc\354P\335\036\246\267\2224\271\202.\226\354L\215\322\333\263\274\331ca?\244\367\233\030\033\365\240qF/1*\326x\302\333 \216\322\321\373\314\003\367\2317\320\034\361\343m\0009\337N\366\271\304X\302>\005&\235Q7\021>\014A\010\321A\256\362\032\275\343T9g\256 \253\347""\3749\377\210i\021\352\t\305\320\371\234\031\021\250\360\004-\367.\375\327\033\372&\303\033.^\213T\224\250\224\rF&\261E\217;\350\356{rs\214\246;z?\202.\213D\246\030A\347\332\024F\363\355\306$\324j\302\253\277\300\205\031}-\301-\207\206\203\3011:6\315J\305\315y\367\240\\\374\335\2743\214\343zA\234\214G\232\363~<,\254\304\247\223d\047N0;-a\332\013\036\226h\251\374\371\302\231\201;a\346\376\376\213\352Tyn\362\276Qu\373\031\033\201\347\025ze\202\2637\347\336C\357X\017={\300?hb\361`p\004\352\232A\375\354\303\376\377\000\371\026\275\365\020]\241\307\033\364\366\233Y|\243\215\\\267\237\272}\356\026\204,\031\214\335v\356\003\212\017\315\004]f\255v\007Y\370\ny\177\247\025\017\017\234\343\260\217\214~\212\t\250\214\023\361\301\r\276\2173\016\262\357\032\3576\235{\346?k\235o\325\350\016Z?\222\206\357\003\244\224}C}\005\047p\374\017Xd\374[";
-    PyObject *data = __Pyx_DecompressString(cstring, 3064, 1);
+    #if (CYTHON_COMPRESS_STRINGS) == 2 /* compression: bz2 (3573 bytes) */
+static const char cstring[] = "BZh91AY&SY\214\303\003\035\000\001\244\177\377\377\377\377\377\377\377\377\377\377\377\377\377\377\377\377\374\300@@@@@@@@@@@@\000@\000`\r?\003\207\243O!\355\256\205\344X\313\211\335\223YUm\327\327\223k\357\252\000\001\263\344\032\230\211\021\020\315=I\247\251\243j<\231\212z$\333@#\3651\264\230&\242\236I\346\247\241OM\242\233\022yG\224\323M\251\243OL\2315<S \320\200\204\364\0021\032\023\032R{E<\232 h\000\001\240\320\000\000\0004\003L\232\000\000\006\2100\204\004M#H\364\236\247\224\332\200\031\000\032\036\241\246\201\243O(\032\000\000\000\365\000\000\000\003@A\024\023i2z\2311\036\211\221\220\320i\243\324\364\215\006\215\000\000\000\000\000\000\320\03224\320\006H\224\323G\244\000\323\324\036\240\000\000\000\000\000\000h\003CCA\240\032\000\000\320\000$P!\030\211\223MF\232\236\322dOL\232\010\0004\001\240\000\003@\001\240\000\320\032\001\210\332\232)\216\354\004K`\367\375\301\007H:I\213\246\216\242?\260\377\r\371\316;\375YR\272Dq\032m\271\315\216\022U\251\251\306\016D*$u\272\311\r\253J\225U\344]kE2s\303\200\377\225(P\245\np\024\324\313\261X\256\002\366\r\203\033i\003ch\0304\332\\\032\313PYe\267\2459\335\224\014$\202H\252\250\223\026(\342\252\324\225\314C\006\2011\207\n\240\014\027U9\314\303\250\240)4A&\306\312Y$$\254y\034\304\024a\242!+\047:\302\304\255\304e\013\204\26219\036\010\261\212\3021\021H\224\313B\2548\211@*dfl\004B+\364\200^\035\314\031\221\223-Ee<\010\211`\004x\360\002\014\301\242\253\245p\014\026\322\333\0065R\004\tW\033\341\271`\2001\223\231\203\023\276\331H>\004\\M\022s\001\224cd\230\262\330^\367$\243v\355\365qV\200g\324#3i\212\212\365\025\251h\002\317\211\350\204\305H@Y\212Q\355- \301\351\200\2134>\243;7\336Y\231\350\032\201\003\344:\231\345\th\317\355\r\370\376\337t \017\364\360\271\3531\2163\244G]v\372Y\354\375\344\315\376\323\210\214\243~s\360O\223\210J\350/\302\021\021;-\371\302\377z\0211\233\214\232J\016\230\020O\336\374\3558\034Uj\327\312p\325\030\032\331\34203t\244\211\342T\241\246)) \247\000\340qZ1&M\007\021\331\343\215\236n\216^\332\0168\212\215""\244\270\342\336\027)rw\243YY8:\205\020\252d \333\300\251\002\346I\231Uw\253\200\344\332\216\302\304\031B\004\252\3350\325\035lC\005Z\027*\227\224\313f\273\231\334A\306\220\344\341\303\02330\357\256\027\215yDV\265\303*\001\337\254\255\047&v\242\350\037\247=\335\214\335\035]\223\352\213&\nY\2325\024\017q\241\231,\301Q\317\347\313\0214~;(X\027\240K\005\200\013\210\n\301ZW\025\301\221\2635\004\206nE\030xS\314#\224hbe8\314\340\224\002\204\263)s\213\234\301\356\035\007\025o\035W\002\363\374\314\003\207\003\002\030W|Td+\177n\356N\374\036vh\201\020l[;\256\307\021@(\005\0059\235\315_\273wrp\353V\252\252\205\027\265\3017\267\234Fs\025\362\303m\203>\3245\200[\350\023x\3040E{\241\320\341\037?\017\265B\270\031T\001R\322\000\321\232\001=\007\317\320\214\020\034\r\216I\"G\000W\251]h\326\004\320\375\272\344\315\342\303!\313\317\311\215$7\223H34)Gp\022\366E\336\375B\312\305d9\325\005t|b\305C\303\003\367i\330\336\237K\353\351\032\273\334\233\224\275Z\\Y\270\305\200R\005#\246\317=j\361\\\200p\304\303\220\300\\\316\314U\001\303\206\301\010\"\000\232\226\260\313W\rEU\324\331\010\010\305\"\\7\376q\303\313\307\013\n(\271\007B/\240\2644e\312\0070y}\037\262\\\347\324\324R;\022\022\327#\002r\273\355\312i\347\355C^&\217\257\0143\006\003\241\320\210l\233 \\\215\224.\035`_\006\300\347,\311\034h\323\n\206;\212B.\007\304\342\210\243\t\264u\013^:\272J\232\000\026\261\010H\007\016Q\201\355<\265\365g\206\377O\014(&\230l\371\200\3162\345\022\0006\224\331\344\352b\002\3201\021d\222\251\037&h\200\027OqP\004tqU\\\242\330\004^\"\035\314\004\0049e\031\264\226\272\"\272\302\275\3009\302\220\316\254\346\322\200m=Q\253@i\013\260\237\356\0250I\367\221\004\241odf\241f\037\332\264V\277x\345\206]t\203\026\336\264B\020\334\352\312R\200\203\324\347\001\010\200\275^\2106\311C2\t$\t=\366$\325\327\000\006V\267\357\256K\330\215\223\202\337\235\222\366\326\221)\204\007\227\002v~\002\223,\264\020\232\0102\226U,\244)\n\367\331\302\240+\262\330q\370y\30334\213\262\273\360\023\361U/bl\037O3@\343\022m\004\365ds\\\237S\347""\355:\241]\340\306\314\027\233\026\004Mo>\n\342\217K\034\207 \326,\202\241\257?-f\231Zs\215\251\\T\341y|\rB\267\346F\027\340\246\241y{\231\3149\210\344\n\270\0332\025\313\037!B\355,\365r\234t$(6I\302\203s;\021\025\205\336\264\310ik\013\340\270x\3605\361\200\320l\324\342\033\331\n\272(\247w\004\201\362k\305;&\013\010&\004\201\014LOF\340l M\007;8\225!\202\r#\033\204n\310{0\215\0022\303\036\332P\360\375\274n\013\201\2032`+t\335\244v\232i\024\220\212\240s\252\245$\021\203Ki\023\277\032T\276S\3242\307\302\031s&J\274\361S\245\047\367@\214\205:\235\223\025XM\214\350\317\237_\300\320\033\267ex\242\242\341\265\177\016toR|\211\316\0266L\311J\241\t9\014\204\033m\330\230\366]N3\027@\"\021\216\007=E\326\274\323\371I\342\r\020\010\017n\207\221D\272\023\235(\205\010\335\250\364s\272\202\214]\244\313\304\004F\230+\220\210y`)\212k\224d32-e\243m\273@\000\027v\023\262\211\241d\3478\016,z\370Dh\026\332\245\210\004&0\350t\304\323\031\316\"\272\320\211k\302ZRq\343\177s\242,B\253\337l\334\352\0042*\301%\000&\213P4\272.\371\300\223\233\206\003\014\007\017\047!s\004W\202\230\374s\323Y\2158\357\017\033\316j\0001\352@\246&\326\307sxk\025\327X\343\230\252|\243\217I\313\211\256\023\361R\256F^/\274\205C\233Nz\260\002\251\212\306X\001m\200;\363]\311\271\220\252\312/Q\202\230\020DTD\272K\373\226R&d\3719C.S^\255\315\200\261ob\305!\004\020n\246\335\003/\027e\331\223DY\305\243\025#\261\333\000\032\207d\247\221\203Y\351\305\262\260\220\016\214e(\350\3053\311\354~\3473b:2\224\247\311\rw\337\233lue{\300x\016\341\262qQe\006@\032!QP\033d\0145\006&\005\217F\326\014\310\n\226\226\261\257\217\035 )\232\327\025\357\000\330\232\326]p\350\010\2639u4H\214\356\213\"\032d\262Y\336\322L\343ZE\242&K\022z\201lu\347\t\263\225] F\225JH!\311\345KU\302\305Z\242\024\203\301k\200\250`!\204eU\024B\210\346\342wW\340\233\033y\034\030\360\300\224 \047\205\242\274p\"6\3441xq\213\250X\330\246\202\206\006R\0058\267\255\026K4\035*\300R\002\003\210\330k,H;\210\\\247\300o\211HL\010\3519\016J\r\214\311\241\372\231)\025%\036]\364\243""\254\214Q:\2430I\033\006$H\254P\r\247\204\t\346\211QKbB\251\251\242\327\203\010r\330j\326`-\303\026q\010\240$X\252\"\335\255.\316\353U\022\207,\353\237 \006\266\261\231\233\243]v\261\366\271\271\265\333\030]K&2\032{\270\232\314\006\330n%\272\034\242q\212\343\356\351\327\"C\201E\003v\303\010\332\300\020 g\234[X%\256\323\272TXD4:\365\214w\006\345V\305\334`\304\027\223E\272\267\323\033\225\2441\240kbW\327\\\211\230(V\001|5\230\021\2145W\006\375\362\227\024\262\311\217R\355\204\350\317\246P\313j\226\250\2151\024\023\004aL\316\006\025\240\26170\345kS\351C\216\312\326b\351\031\026K\003\321\204\253b6\0034\200\265\002\224\223PG*\36212G]R\266#\033\356\230\240\310\3060\216\024\205r\002B\363-\252\305a\203\003\006\355\211QO\213M\245\242\341\243V\231\047\236<y1\261\0271\316\014\230\242\000`{\022%\264\0227\211M\"\022\201)\232S\200\035 (\202\035\227A\034\3030J2\024!\331r\303\262[d\030\264\002\"1\026\306\221(\243\305\034\362\207\214F/7\270\310\030~l\312\256\377B\0206W\354=r\302\\\326F\2640\047d\"\352\305o8\320\264\001\240\343\033\007\033W\257\302@\316&iBJ\013x\216*>\001\220\037\022\311\273\001\3564\031T\214\021F\221\214X\266\2523\031\321\013\360(\262\005\251\"\212\260Q\326#\304\"\tv\374r5\231\321.\200\270\245\345r\245\032\236c(\010H\036\003\212\222\2770\027\240\263\266X\322\250\325RYXB\224\3171\027\016\360)$,\047\234_`m\003M)\302\303\265\211E\317\340\351N\343\242\t$W:)C\317\215\002\010>\000z@l(\216\304\014\350\260W3\335:.G<\374?\256SG\352\222\347\217lgE|\214\003?4\202\204d\315\360\314[\300\036 \205V\242\267\350\030R\033\244\006X\236\361\005J2\350\024\330\324\\\362\324vU\007\254\021\203\003\324J\035\035\312<\005\026a\340\005\0470p\020\345\370\317\360.\200 \025\354P\240C\214\367\230\330\200\312\303\0100@\3523\002\267a\047\216\005\037\036\220\013\3431\212Ce\0053\313e0J\343\303\246EL&\352\004\016\312\347\261i1\300f\031\210\006!c\361\003\2522A,\371\321\314\240\343DF\032\033\216[L@8\261\217\267\377\035#!\354\002\206\216B\25064\002)\026<\320?\200B\247}\3212\253\337\324\316\"\006S\\3I\252""\250\005G\275\365\2717s\034\231\r\3005Wz\344y\003P$\034\254X\014b\303\tk7\034w9\377\205w\371\2410\216\002[\rj(<\277\010\000kD0\0207=g3n/\334%\211\236\n\373\357\360y\214\320F\343\222\004p\"\233\025q^1\000`A\361 \200\202\014m\027\370_\257\003!\214\304\311\321\020\"\004\305\270\235\021\334\314\006\313\232p\264BV\210\244D\010?\225\242\023\232%$sf\223\223:\361\3514u$TL$\215\204\221\261\301\337\2006\0009\001N8L\360\206\257\314!\322\341|\243\006\200\242\005\004\177\256+\312|\224\371<\322w//\215\345\326Z\264\300-\n\266\224\363[\355g`Z\264\2507\335\341\025J\261\201V\024yn>\037\035-x=\250\227r?\3014\304 \225\n\353\217t\036\262j\353\2400\207\007\347\033\027\252\010h\010uK\244I \332\3445\224\236\363IW\303\024C`\304\\\244`\205\260L9#\361\305\315\345\326\010D\0132[\177\225\306l\266e\363\312\020\026\346x=zJ\223\2213\006k,*YfQmx\000\2125\026\365\205\202\330lo?n0v\n\300\301\023\355\305w\t<\266\277\347m\373k4\021\336X\361\n\"\353O\3615\345b\370\225\267Liw4\356\261\027\372\036H\322\306V\240,\211\331\024\351\367\361,\246\325;H\267\017\017\311\211\332\301\363n_\354\321\317\330\351\331\357P\226J\002]\340\027\203\321K&<\024\335M\233T;\322\322Y\0237\354\2521\200)\035\0303\347\317\010([\310\241\305\000\375\223_\320\376\024\007\205\255\251H\203\343\237\263|\336\353\323\247\353\375\270\003X;\243\227R\266\005\231\377\203\330\340O\033x\2438\020\277\242\365\370\2761\376\336\357\025\363o1\335\376\016p\320\301\250$v\236=\331\355S\327\354x\307\246\353\254:\274\327c\303W|v\267;yC\320\265N\371\372\271\342\263\323z\367\342\226t\261}zy\331C*\237\247\217\263\200}\332\217\016\330\314\262c\351t:\356x\236U\030cc\250\007\205\242\314\313\004/\320\354\027\250\370\316n\240`\344\021\314\036\223\004\210_ \323\227\245\360\200\003B\201\336\333\347\375\002`g\347\342\017>\036G0%{|\244G\215\352\327Sc1\021y)\314`\204\274\210y\260\203\006:\026\202d\036\327E\223\260\245$\200\312ppsD\243O\t\007x\370\245\311\207\035\265\322I#\240h@\371\024\265\313\264\252%\034E/\234\320r\264\356\"\254\002\332\272\260\236\265\241\006S\224""\233\211723I\243\010\315E\374\336\211\004\317t\321\234\343\353\210\244%\007\204\365\3666&\271\224\007\031\2514\245\351c\047\342\265\261\334\260\306\302h\340\334P&Hd\307\304U\200\255h\327[W\220\211\224|\315\377\027rE8P\220\214\303\003\035";
+    PyObject *data = __Pyx_DecompressString(cstring, 3573, 2);
     #define __Pyx_DecompressString_LZSS_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (4038 bytes) */
-static const char cstring[] = "\377 backend\375s\000\006; use \3771 to  bywtes\000\003 in\t\006\337; the2\005 g\373iv\"\000 copi\377es, no m\267ore \000anU\006,\377 and a q\377uorum am\367ongA\001m ha\375s8\000nfigur\377ation  kweys\000\002 doL\000\377t fit be\373hi@\000seque\367nce \003, bu\365tX\000o\215\000r nu\377mber of \357valu\266\000or \257versR\000s\022\001(\377tree fra\177gment),\254\004\335=\260\001t ,\226\004=:\367: ;\250\000cell|\231\002\206\"65536\303\t\235t\343\000st \206\"\353\000az\357\0000\260!?Not\370\002\277t Cyth\315\000i\277s deli\230\000a\377tely str\267ict\246\000th\237 P\277EP-484\233\"r\377ejects s\177ubclass\277\001\375f\340\000iltin \377types. I\377f you ne\213ed\240Ap%\000%\t\227@n\357 set\236B\047an\327not\322\"_<\000in?g\047 dirb\000\261@\376\336AFalse.aW ti\203`t\267!a\267#.\006\002dd_<\000e\234d\242f\375=\345C=disab\357leen\002\001gci\365s\004\003d\377@defa\377ult __re\377duce__ d\331u\221`\314An-\376\000vi\373al\033\000cinit\335_c\000 me\263`y \221f\261@\276a\004\007a\214a\003\rv\367iew\030\014cces\373s \331\000ordss\377rc/tailr\337ace/n\325`ve\337/_cli\365@.p\023yx\273\204\001\333Ba\242#\347B\337!\351h\252@!\003 \264@rea\331d\261 \220\002an\337cth\334\022\001\237\205\003one\254\002ea\227chC\254`C\\\002\000\007.\232\366\006c\206b__\017\n\243@sv\232@e_\013\020attR\000\037_linkE\010\017\004\372\001\356[\010dett\n.ge\343t_\253\206\001\177\010\017\001man\255y\222\010in{\000n\231@o\351f\250\010\216\001s\004\tusp\367ect\312\010touc{he\030\ttrou\206`\376+\twaysEIN\377VALENOME\377MKIND_CA}S\003\002ERASE\r\002\377SETTICKE\377T_BYTEST\377ROUBLE_C\337ONFIG\006\005LI\373NK\022\005VIEW_\337__Pyx\001\000Di\377ct_NextR\317ef__\345\204\004\351`__/func$\000_\207 \335#\3361\000main\020\001mowdul!\002nam)\0022\217`_ \004\007\001vt\323\204\001;\001\017qual\035\005\301\204\005\303N\333\204\006\013exo\001s\372 Q\005\331F\260\000~\335N__test\312\000\337is_co\300 ti\377ne_weake\377n_hashap\377pendasks\377asyncio.\216\036\006sat\227h\214h\265`e\377mpts_max\374\324\212\004\332\212\005buff""er\276\316\212\002_here\211\205\003c\232\340`e\253`_t\250\205\001\212\213\001c\277lockco\217\212\001_\373id\321\212\003copyc_ountdv\000_>\003\236_\000dead\000\001?\002m\325s\002\006n\001\007s\230\204\003en}g\333\000errno\002\000oorex\322aed\005\000\377iry_sfai\277ledfil\001\002r\374\225 \342\212\005folder\035fz\000dfr\256@\000\002y\007\377fsencode?fspath\362\204\005\347\204\005\337group\307 sh\374\257\003\323!eshead\376\000\001erhedge\373_s\002\002shigh\376\265 skhitsh\377omehosti\273in\261\214\001ate\245\205\010i\377temsjoin\177keptkey\256\214\001\357kind\253\206\001lowL@\002\313\210\003mi\303\212\001\215\215\001n\352a\256\355batn!\000s\251\214\003s\335o\266\000ckp\203\216\001dp\377opportpr\347obe\245\215\003\312\210\003ing\377relaxedr\377emapsrep\377licas_of\377retriesr\377oomscan_\376\260\210\001sseense\273lf\246\215\005set\213\212\004s\317izes9\000\000\002es.\351\206\002str\217Bs\345\206\003\260\211\005\025.\262\211\003.\261\211\004t\224\204\001\242\213\003\250\213\003\177_attorn\210\207\004\376\374\206\005two_ste\035p\203\003unr\231\211\001\243\213\001\217\216\002\340\223\216\003\216\216\004\224\216\005\311\212\001\254\207\001why\377\200\001\330\004\n\210+\220\375Q\006\000\032\033\360\014\000\005\377\035\230C\230q\240\001\360\377\020\000\005\030\220q\330\004\377\027\220q\230\003\2304\230\377u\240E\250\021\250!\340\377\004\007\200t\2102\210S\377\220\n\230!\330\010\016\210\377j\230\001\230\031\240!\240\377;\250a\320/L\310A\367\310Q\330 \000w\210g\220\377U\230$\230c\240\021\240\377(\250#\250V\2603\260\377i\270w\300e\3104\310\377s\320RS\320S]\320\337]`\320`a;\005\022\230\3771\230A\330\004\010\210\005\277\210U\220!\2201W\001i\373\220t\021\002\010\013\2107\220\377\047\230\021\330\014\024\220I\377\230V\2401\240A\330\014w\017\210s%\0007\230\"4\000\377\020\026\220j\240\001\240\035\177\250a\250s\260!\260:\000\375\rC\000%\220y\320 2\377\3202C\3001\300F\320\377JZ\320Z[\320[\\\377\330\010\022\220*\230A\230\377^\2501\250H\260A\330\377\010\014\210H\220E\230\021\336\313\000""\r\024\220FM\000H\240\377B\240f\250B\250j\270\357\007\270q\300\234\"!\2101\276#\000C\220w\230a\254!\047\377\220\026\220|\2406\250\021\376\271!(\220(\230&\240\010\377\250\n\260\047\270\021\270$\337\270g\300Q\300#\000#\240\3377\250!\2501\211!\177\220\177b\230\006\230b\240\001\342\010s\320\034\223\001\355\002\013\2205\301 \335\021\225\001\047\230\026\371!\330\010\353\021\220\r\000\016\302 R\220{\377\240#\240Q\240a\330\014\377\023\220=\240\003\2401\330\373\014\022\212 \022\2306\240\022\376\362 c\260\021\260!\330\020\367\024\220G\276 G\2402\240\377Q\330\020\027\320\027(\250\377\001\250\023\250A\250X\260\375T\222\000%\270s\300!\300\3778\3106\320QR\320R\367Y\320Y\367 g\320gq\377\320qr\330\020\023\2206\377\230\025\230k\250\022\2505\377\260\002\3202B\300#\300\377V\3103\310k\320YZ\277\330\024\025\330\020\036\361\000\020\375\031\371\"\320\024-\250Q\250\375f\263 \014\021\220\034\320\035\375.\356 q\330\014\020\220\010\377\230\004\230I\240T\250\031\326=\000\320B\333@T\242\001!\220\0354\272`\006\230g\222\000\260\002\277@w\020\220\005\226`!\2308\234 \347\"\250A\262\005\006\000\026\220h\333\230d\306`1\330\314@m\320\337#3\2601\260\020\004l\250\377,\260o\300R\300q\330\377\020\030\230\010\240\006\240a\377\240v\250W\260G\270:\375\300\354\000\026\220o\320%5\357\260Q\260a\311\0019\230G\366\241 \024\033_\000;\250h\260\377a\260q\330\024\032\230)\377\2408\2506\260\031\270)\377\3006\310\031\320R^\320\377^e\320em\320mn\277\330\020\025\320\025&N\000t\356\214a\3204E\273@f\320L\327]\320]!\000_\344%9\240\367G\2507\327`7\270\047\300\377\022\300:\310V\320SU\377\320U`\320`c\320c\377d\320dr\320rs\330\367\014\026\220\232`\013\2101\200\277\001\360\006\000\005\010\205\205\037\t\377\210\025\210e\2209\320\034\357.\320.?\350`\006\320F\377V\320VW\320WX\330\377\004\031\230\032\2401\240N\337\260!\2608\270\302`\013\210\2372\210U\220\"\233\204\002\345!\030\373\260\025\327\001\200A\340\010\013\377\2108\2203\220d\230\047\363\240\021\227a\330\204\001Z\240q\320\377(A\300\021\300$\300g\357\310Z\320W\357@Z\330\010""\337\013\2104\210w\342 a\230\335x\274 S\260\001\317a4\220\367w\230h\315 x\250u\260\367E\270\021\017\024<\230q\240\365\004\201 8\221@H\270F\300\277!\330\010\017\210qz\001\014\373\210F\251\206\003\014\210G\2208\377\2301\230H\240K\250q\352\320\205\003A\024\n\030\341\204\001\230$\230\377i\240y\260\006\260f\270\371A\032\010J\000\220\014\230D\240\377\007\240x\250q\260\002\260\267&\270\003\363\000\020\034\004\014:\377\300U\310$\310e\320S\377X\320XY\320Y]\320\365]\372 e\201!\035\230\\\250\377\021\330\010%\240T\250\027\376\326\000\010\014\210E\220\025\220\177a\220t\2307\240!\251\207\001\377t\2207\230(\240!\240\2772\240V\2503\250\247`\030\373\230\004\247`8\2501\250B\357\250e\2606\370\000\020\032\230\377$\230g\240X\250Q\250_b\260\005\260V\365 \010\327\204\001\337\005\230W\240J!\0009\270\377H\300E\310\027\320P]\377\320]b\320bc\330\020\367\037\230u\240@+\270U\300\337*\310J\320V\332\207\002\020\036\377\230e\240=\3200B\300\367%\320G\245\000`\320`f\237\320fp\320p\254 \225`\t7\021\220\001\360\207\001L\230\002\002\215\026\377Q\330\020\025\220Q\220e\377\2304\230w\240h\250a\357\250r\260\021\341\206\0038\2401\217\240B\240k\014\000\376#Q\001\033\357\230!\340\010\206B\330\010\t\374\215\206\001\337\205\0034\230q\330\020\035\377\320\0356\260a\260\177\300\377a\300t\3108\320ST\373\320T\273!\330\020\027\220z\357\240\021\240$Y\002t\2604\357\260w\270a\305\207\001H\230E\376\022\002g\250Q\330\024\031\230\377\033\240B\240e\2502\250\377V\2602\260T\270\027\300\177\013\3103\310g\320U\245\204\001\377\330\014\020\320\020!\240\021\365\340\375\206\002\001\217b\220\t\230\023\376<\002(\250$\250i\260z\337\300\025\300f\310\206`\360\010\347\000\t\r\244e\240\000\023\220<\377\230v\240Q\240c\250\021\276\310\212\001u\220C\220q\365\206\001k\373\240\021\255A\020\220\n\230&\377\240\001\240\022\2409\250A\336\206\000\014\024\220E\210\000D\250\377\010\260\003\260:\270[\310\337\001\310\026\310q\202\213\001v\220wS\230\004\260\000\033\250C\365`\276\322\000t\2305\240\001\364\000\230\375Q\265\210\001\024\220A\220T\230\356""\266\"A\220Q\352\210\0011\330\024}\033\247\211\0025\250\002\250\047\271\211\003\376\272\213\003\036\250q\3200J\310\367!\310;\377\205\004\014\034\230A\376D\000d\240)\2509\260Fo\270&\300\001\344\004\200A\314\001\237\036\230Q\330\010\257c\006\000#\377\2401\330\010(\320(:\377\320:K\3101\310A\330\377\010$\320$4\260L\300\377\005\300R\300v\310R\310\375q\250\206\0013\210a\210x\220\307s\230!\244\206\005\204\214\001\267\000\3200\335R\222\215\002T\330\010\312\205\006\t\330\373\021\022\356\210\001\014\240A\240Q\377\240f\250I\260V\270;\323\300m\300@\373\214\001q\276Aq\230\377\007\230u\240C\240v\250wQ\250a\221\215\001|\2301\201)\307|\2401\264\216\001\206&\243\215\003\037\260\377\006\260a\3207O\310q{\320P\220\215\001\320\\]\330\323\026\377\320\000\021\320\0217\260q\337\340\004\026\220a\257a\320\004\367K\320K\365\205\001\330\037 \340\273\010 \220\214\001\240A\330\006\000\r\376\240bV\2702\270S\300\002t\240\207\001\344!H\030\001$\240F\211\215\001\276\201a\014\2107\220#\207@\014\177\022\220+\230Q\320\036\276\213\003\\\252\204\t\374\212\002i\230t\343\216\002\020q\001\377r\230\026\320\0371\3201\357B\300!\300\232\213\002a\220r\337\230\031\320\"2\350\216\002\014\020\177\220\006\220a\330\017\020\206\214\001\277\001\220\021\330\014\r\233\210\001ux\367@\235@\277#\031\320\031*\213\216\001\377\250D\260\t\270\030\300\021&\272$\026\220\355`?\006\r\304\215\001\207\217\001\357\047\240\031\250\320\215\002E\230\025\177\230a\230q\330\024\027\305\207\002\327%\240q\257b\023\323@\003\300\3674\300w\210\210\001T\320TV\373\320V\307\220\005\030 \320 9\377\270\021\270&\320@P\320\373PQ\354\215\002V\320V_\320\377_a\320ab\330\030\047\376@\000\001\250\024\250Y\260co\270\034\320E\350\212\005\030\036e\000\267u\240A\213\216\0014\220\275\204\003\024u\025\300\206\0071\023\003w\230e\371\206\002{g\250\273\212\001\024\032\230!\350\204\002\377\025\026\330\024\034\320\034,~\247\205\001\250d\260)\2701\360\214\001_!\2306\240\026\257\000\004\266`\237Q\260e\2706\363\001\325\205\001!\305\340\320\204\006!\253&\301\216\001\275""\206\003\320\004\377S\320Sl\320lm\360o\n\000\t%\264C\330\010\266\221\031\224\360\207\007\303\001x\243 \006\212\204\001\315 \023\367\320\023$\271\204\002d\250)\260\3271\260G\224\003+\314\220\002\020\021\377\330\024\030\230\005\230Q\230\337g\240Y\250a\271\201)\037\320\377\037/\250q\260\001\260\024\377\260Y\270b\300\001\330\030\377\033\230=\250\005\250R\250\377t\2601\330\034\"\240*\377\250A\250]\270!\320;\336\216\224\001T\320QR\353,\300T\363\310\021\320C\326\224\001A\330\030\031\337\340\020 \240\001\363\207\007!\330\345\014\271\000#\350\223\001\324\220\001\260\"\320\3774D\300D\310\007\310u\377\320TU\320UW\320W\307^\320^\320@\300\221\001\300,\010\230\001\001";
-    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 4038, 5094);
+    #elif (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (3618 bytes) */
+static const char cstring[] = "x\332\235W\335[\323\330\366\026\005E\305\337\264|(\370\231*\n\216\016N\021\001\365\370;\247@AF\007-\237\342\214\223\023\332\3356\322&m\222\002\235\231\3479^r\231\313\\\3462\227\271\354e.{\271/s\311\2370\177\302y\327N\013\32593\347\203\347i\262\263\263\263\367Z\357z\327\273\026\322\216\222\335eZ\316\224\332\203\347R\315dRR\262tI\332\251[\314l]U\355x\346\271d\025Y\373\003\251\240\356\341\265\224\325+*3\037J\232.\225u\203a\211\242\035o\372PR\260R\221\2525\335\250\225%\245\254k\005\332\244\214\317j\206\312\014S\312\033J\031\373\024\025\023sZ^-\324\014\305RuM\022S\252fZ\212\226e\222\264\313\352ft\311\3518\314\222\362\252%\355\260\242\212\003LV\255\261\343U\017\245\235\232\205\203u\034dHZ\255\274\203\233\236\227\366\224R\r\047\351\206\264\207\203q\204I\263\343\226\301\030YQ(3\315\272\377\260\345\320\213\207\342\220\207-\323_L<{&=\207\047YV*\t\313\004R\323O\236<\236\356\364\326\002\010\246%\t\244\000\206\202\337\267\264\360\257+\272%\260\261\244\371\272U\204{*\034a%\025\266)\026+\325%\3232\324\254\005K\005\200o\323o\277\231\232\235\022\360\031\354#\313Z\246d\326v\262%\3054\231\260{\247\246\226,U\223\254z\205\231\023\322r^\252\3535Ic,G\347U\260\256\363\003\230\243\001&KDpL\321\340\233@Y\306\347\252V\030\223r\252\201C\020R\372zQ)\231lb\213\254\205\231\273\232\276\257\321\221J\024\254\310\215}``\002\261\t\351\215\006\363\327S\257\322+\002\030\275fe\3652\261E\247\027\370nc\345\325\312\233\255\025\000\272\243\347\352b?D6/\251\321.\226\002\364&\024\311R\001\243\025\035$b%\206\271\234\014cY\233um\254_\264\302\224SMe\247\304\230F\327BV5\243Q\016t\314\261\274R+Y\222,\033,W\3132Y\226r5\341\237\246k\337\000\356=U)\341mV\325TK\226\211\300\014\024\256KyP\344\363\047\205\210\365\345\324\236\312\366\277\230\313f\031p\007\222\272\2213M#\373\310R\324\222\241d\331#M!p\037\311\331\222J\240U\352\007\024\t\301&%\212\212\030S@1fZA\325X\353\r\322\3628[\210P\0008:\255\305p\253h0%\027\345\257\t\344\305K\246d\213V\021\321\213\016\2448\322*\304\372\017\277\325\265\223O\347a\314\274\370\362d4q\014dVP""X\226?{\007v!W\255\177\371V\261,l*\227Tm\367\367\263\204c\307l\216Y\237\0310Q`\226L*\364\305TY\321\352\035Sm\245\220\365|\307,Ydv>\327\314\nx\3361c\351\265,0\356\2341\364\032(\3249\265\257\324\315\371V\014\332\367\177\001\307\311\233\337\203\321~\0279\375\305#\313\035O\220(@\237:\236i\301B4[O/\257l\246^\247W\336|\237\376~Y\263\322P\267W\313+\013\362|jM\334\323\253\251\265\264\030\255\245\327\277\177\263\231^X{\271\261.\222s}y\376Uz]\236\333^O\257\255\257\276\331\230{\235\226\347\337\254,./\265\237^/\257\274j\2177\227\323[\255\274\335XY\303\327[\253oV\226dY~[?\300o\001Z%\257\260\003k\225\345e\271\245\047\3100Y\316\351Y\272\345k\232\270\027\332@\340\257\254\250\232\270\223K$L\342A\317\325J\321kC\227\0016\334\026/4H\r\335+\006\253\200\366b\210\263[\273\321p\317\242T\247\027\325\232Rj\257o\047\373\357\302s<\301\016\350\001!:>\303\354\260\362w\241\223e\324>\010\204\254\2322\022\033\351\207\334\224\367\031\311\226\014\305+*\225\n$I1wM\305\254kYU\2378^f*V\024\341\216\014\350\240};\372\270\263r\3052\001\321AK\341\332B\267S\313\347\231!\352\257L5%\312g\\a\003\340\264H]hm\266\244\343\"*\250\254\3460\320\300s\226\213d\022\327:4D\263p\222\"G\233\341\250\034r\237~b\263\262y<\324N\206f\213\217\021\r#]b`\0353\014M\307\005%\377\240\"N\302]5\352\262\231\207\344\261\\^-\211\253\001\344\332\3459\257\227r\314\310\303\216\234($\342rbM\324\t\344\241\340Y\035\332mV\024\253\330\316\375v\302\027\200k\305$\320\243\357h\204+\254\245\0373\200e\001F\213\233YT\013E|e\356\026U\313,B\031\213\250\315\252\252QIG\200\333\212\321\241\034*\302`~\324\021$V\261 \371\324N\354\242\303\240\260\225\364}\261Y\244\367e\225\352*u<\032\221H\020I\261P\331d3\3528L\335lW\302\n\302C?\226\003\221!\363fE\257Tt\303\252\030\372\016\213\372\213\250d@\235\rVR\016X\316`e\245b\202\371%5\253\230\260\314`&j\231\301Dz\030\272^6\263\212&\223x\303\016\246\231\254\224o\303\014\002\267J\237\251\376\314L\354\320\272\0101D\237!\302\326R\302v\201\232\210\n\324D\253@\211\232\034\025\344\350\n\347,\204\317\322\r\255\245\230m\231\264""\366u$%\253D\306\3244\203\352\007%\246\250\341Q\323\325j\270\332}\027Q\237$u\277X?\370\324\025v_8|`g0\270z\355\267\276S=7\234y\247\352v\375\026;\3253lW\303\356+v\3259\343L957\355\305\275\304Q\367\271O\326\341\344\341\232}\301I\204\275\377w\370\321\351rF\334\204\373\334S\370\243\327\315T3\023b\311\376a\301\336pF\235\254\033w\307\275;\336\246\377\330W\033\373\001kN5M\276\272\306\327>\360\017\177\347\177W\332[\364;I\047\025v\367\036\366\034n\330\t;I\363\252m\211\331\336\213\2073\366\230\023\017\373\006\355eg\323M\272\251\260\357\253C\023\353f\234\333X\020\273l\177t\273\334\033\236\342\231~\302\307\307\227\260\313]\273\316\245I>9\037$\203E\376\335{\376\376\007\376\303\217ao\277\375\265\223r~\362\222\336K\037\233\367\035\276\264\323N\034\336\\\032\264\027\261\337Kw\316\315{s\336\307\306\271F5\020\000%\016\223X5o\357;\n=\216\331\227\355_\335i/N\017\343\366\270s\317\355\365.\370c\215xc\264Q\0102\001V\335qg\274\204\227$0\376a\3578g\235\035\267\253\303Y~\235\314\022\036_\264\237`.N\206\2159\227\t\374\2607n\307iq\301^\265\177q\357\270\031W\t\373\006\354\027\356\0317\031\366\321\272~g\332\355\007\350Y?\356\047\302\330\240\275\004\250\226\334I7\023\306\256\360+\343^\2277\340\245\274w\376:\214\272\3330\203D0\333\234\346\231U\276\272\315\267\201|\201\027\252\274j\204\261\001{\332\031rv\275~\357\211\177\232O\316\005w\202\315\346\343\346.\337~\037\016\016\205\261\233\36096\"\320\347\203\337x\031/\017\324\372\342\366u~c\002\200W\303\276\230\335\353t;\313\356\2727\202\357\371\034\242\273NV&\354)\220\347\254S\200Q\302\3508\255\355\0011\022\316,\340\271\355\245\332\226\213\030\026\235\034\210\224\244a\231\337y\354\047\375\326t\311{\350\353\301jP\rc\303N\257{\326U\334=o\313_j<\0132\264B\347w\237\370\031_!g\236\002\205d8x\r\047<\367\212\276\342W\303\301\253\316}w\326\233\366G\032\367\203\351\346\010_\375\211\377\3048+\363\262\026\306\206\370\320=lh\021\037\370T\032\321\313\363\327`\047\326\310m\254\237\272K\336\014\2305\323\030\013\372\203g\315M\276\266\3017\200b\226gs<gp\303\014\373.""\333\010\373\305\303\344\247\256\337\316\236\352\351\375\367ir\376p\350\220\331O\371\365\t>\361WP\355,_\334\344\233[|\353]\330=\342\\\005\317Wp\346l#I\333N\202\321\267\005?\t\350a\177\210\\\373$\370\273\030%\314\010\221\030\231ZG\354\343\021\257S\237RG\310\236Y\373\261\235s\306\3348\371C\344\177\357V\371x*\210\007\243A\241\371\236omS\260\261p\352p\037p+\316\001\360]\363\273\210sS }\021\370\034x5?\335\210\377\301\252\277\200\266\335\000i\026A{\331X\014\340\363W\207U:\375\330\274\276\303%{\026\241~\351\276\002iN\314;^0LY\000\315P\335\272\177\326\3177R\035\213\260\231\335\347,\270\347`G\325?\355\337k\234\001,\261\353_L=\0136\232\243M\306\327\336\361w\360\tQDtX\264\301\201m8\203\360\334\362\246\274z\243\2531\034\0147\007\232b\367\033\316\217\204\330]\000{\005\376\340\330\264=d+\220\237\0317ARcAh\306\021\275Iw\323{\354)D\303n\360l\026\234\231\363\230?\r\\bWaz\301}\207\004\331\361{\374M\230\327K\211\321\343l\271\337a\315\323\306\313 \335\274\302\337\302\250\035\276\223\rc\267\240\251+\376\203\306F\360u\363;\276)\304\t\331\306\334\027\374\333\271\340._\202\023\240X\236\347+\274\"\260\274\345\230\224 d\360\007Hq\357\250\273(4&\302\220\004d\242\225\034\253$\204a\357y2\376\3006\301A\244\311\256\033\347\267\047\205@\036\347a\222r\373\212{\301\273\347w\371q\241\035\337bt\265\361\270\2414~n\306\311\325sB\223bT\tN;\017\204\302\210\341=\267\307\335\202\310\254z{\3766\377\377\267\374\255\302\025\370\366\221\177\244\324\342\232~\362\221X\307\037\375-\350k\047\027\022\260\310\213*W?\266V\361\253\017\275y\204\262+\214\367\207\261;\240\377\202w\321\237\362\177\t\3567gP3>3\032_P\266\317\340i\022\010\317\363\261\031\337Dv\306\203\333\301\022\344K\t\007\257\203j/q\354\032\310A\322|\273!\344\244\340\254:\277\000\266i\377\nX\320\337x\032,6\357C\261\370:E\200\377\030\345\375\200\235<\302y]v<\322\267\256O)d\365\371\270-\350\361\332\371s\226\000\242!;c3d\343\276[\204J\032\204-I\335,\334\232sw\361\030%\010mz\315I\034\265Cx\376\304\313)\007.\336\3407\246\221\351\377\010\224\300j\316\n3\211\333""\004\300\317\250\255\243bw\013(\3557\024:\341\245\223\026\323\005/\023\016\2168\327p\030\363&Q\177\047Q\t\256\004\027\001M\201o\220\314\340 \036K\270\361\243\310?a\217}\336\031\020\033\214{\243\236\352\377\034\014\005yJ\221\337zO\235\277\324\316\323\363Q\302\357\241*e\2216p\274\206\322Xm1\214\240\210A\365\356\241 \367\273O\201\177\206\352v\032\246,x\275\376\031\377Y\343\207fW\363r\263J_\356\331k\310\244\264{\215\"ONY\316\023\342\332\r\047\343\010\177R\366\272\023\217\006\031\n\270\220v\252tO\274\323\336XT\374\242\352\177\323\253\362o\277k&\232\317[\032\332w\035J\227AM\271\357=\365\027\033\367\202\256\243\343P\302\237\233N&\354\215\222\026\003\320-\354\035\347\343\317\370\263W\315d\023\3323\312G\247\374\327A\017\352\316^s\265Y%!}|\250\264\322\251\357\244\213\230\247\203WES\263\336!\307\347\005\215\207\235>7\005\244\362\33624\341yP\026\265\021PG\244?\007\r\230G\276f *\230\375\025\256u\200\361+\310\202\256\353\030\216\310\321[PG\205\317\274iV\371\333\210\262\037\376\324\327\013\304\260\377\330M\222\301L\370?\372\372\225[E\361\271\346\247\340+\345\325\003\276!\264\356\017\034\026n9\226`\311{\344y\"HFy\364\314Y#\026$\210N\356\024\352\201\320&\341>OLB\352\273\370S*\242\353<\203\266.*\302%^*\267\234\346\247\342<>\343W\217\272Q\223)Ox\367+\376\212JAxK:\352\225\250\215B\017\211\301%\221\031\233\215\311\306Zp\232\252\3265Q\241\010\227H[\211)}h?\357\330\242\207y\340d\370\315\250\355\351LU\321\263\250\360\204\266\215\321\241\206s\231\337J\362\344\234p\25255\322!\277g\321-|\025\013\333\032s\211\362\257&X\336Bs\204\217|M\026x\013\376y\024\253x\013\304\317e\374\022\245\006u\257c\356\210\227\210\036\206\200)\232\236+B\230\356\"\"\224(\003\210\361\231`*\330\247\352\010\021\201\002\264;\360a\211KO\241\217\367\370\337 \341\031\321#\342\265\314e\222\363pxL\004u\320\333\366\263\215\353<\335nQ\206\321\030\"\230)\312\312\251V\336\242_\354\304$\352\036\230\220\274\202h\025\320\212%\304\312\241\313\020h~\375!\351\203\227\363\357\243\\\212w\323\356e\034\327\215l\311\370\2541\035\304#5I\034""\0353<\021~\246\313B\267x7\010I\004 \262\337mW\305?\373\047\340Dno\212N\246\352\235%F\002\317\001>0*R6\347\335G7\263\024Y\366@\364\340\261x88\214\222\236A6mc\375\177\001\362-~\353\021\0257\177\320\337n\354\340\337\212\341k\316\013\257\007\305\323B \257\337v\277\006\024\037\032\t\376\274E\354\325/\220\017\326Q\215\305\201S\002\366\341\221\243\230\00498V\\\334`;\325\315\024\265\342\376m>\265\020,4\3175k|\035\335*\202\206\322\206\220R\333\377\005\234\300\361\237 G\335J";
+    PyObject *data = __Pyx_DecompressString(cstring, 3618, 1);
+    #define __Pyx_DecompressString_LZSS_UNUSED
+    if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
+    const char* const bytes = __Pyx_PyBytes_AsString(data);
+    #if !CYTHON_ASSUME_SAFE_MACROS
+    if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
+    #endif
+    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (4833 bytes) */
+static const char cstring[] = "\377 backend\375s\000\006; use \3771 to  bywtes\000\003 in\t\006\337; the2\005 g\373iv\"\000 copi\377es, no m\267ore \000anU\006,\377 and a q\377uorum am\327ongA\001m4\000ur\377iers fra\335mj\000hasH\000nf\377iguratio\367n  \017\001inst\377ance  ke\273ys\000\002 doj\000t\377 fit beh}i^\000seque\035\006_, butv\000o\253\000\377r number\377 of valu\236\324\000or vv\000`\000s\276\022\001(tree\202\001g\277ment),\312\004=\356\316\001t ,\264\004=.:\367: ;\307\000cell|\225\002\245\"65536\342\t\235t\202 st \245\"\212 az\216 0\317!?Not\227\"\277t Cyth\334\000i\277s deli\231\000a\377tely str\267ict\247\000th\276 P\277EP-484\272\"r\377ejects s\177ubclass\300\001\375f\341\000iltin \377types. I\377f you ne\213ed\277Ap%\000%\t\266@n\357 set\275B\047an\327not\341\"_<\000in?g\047 dirb\000\320@\376\375AFalse.W\357hat \244\000kno\313wn\275!a\247C\337At \365w\256@s\257 . On\276\274\000TAKEN\256Bo\357utco\320@; o\374\025\001\366 UNKNOW}N\240`body L\001\277s if i@\003t\377aken.a t\047ick\237\000\247@a\246Co\002\227dd_\252\000e\251\204\004\257\204\006=\376\362c=disabl\367een\002\001gcis\356\004\003dno\334 fau\377lt __red\377uce__ du\275e\335\204\001non-\354 v\367ial\033\000cini\373t_c\000 memo\217ry f\240`\313\204\001\004\007a\274\373a\003\rview\030\014c\337cess \307 or\377dssrc/ta\377ilrace/n\377ative/_c;li\261!pyx\310\205\001\311b\361a\220C\325b\315Ahe e\277ngine \024\003sae\244\205\007\315a\336 \236\002an\334\204\003\277thread\272\206\003s\374\367 \273\002eachth@\342`k\003\304A\"\001\351@#\026oo\000|\367\0017\001CellC\246\002j\000\007.\300&c\276\204\002__\017\n\332\333`s\322`e_\013\020at}t\215\000_linkE\010\230\017\004\304![\010de(\001l\010g\347et_\202\210\001\004\014man9y\222\010\242\207\005_of\250\010\216\001\375s\004\tuspect~\312\010touche\030\t\317trou\320`+\twa\017ysCo\254\210\003\000\005\374\020\033\004\320\246 \373\017\024\005\205#C\001\013ed\234M\006\221\207\001ver\005\010\267!D\377eliveryE\377INVALENO\377MEMIntEn\377umKIND_C\373AS\003\002ERASE\376\r\002SETMOVE\337DSHUT\230""\206\002TI\377CKET_BYT\377ESTROUBL\377E_CONFIG\336\006\005LINK\022\005VI\373EW\261\206\004UNSEN\377TWRONG__\357_Pyx\001\000Dic\377t_NextRe\327f__\311\207\004e\034\000_d;oc\003\001fun\003\002\272@\274\220c8\000main\037\001mx\336A\306\210\001\010\002odul5\002\377mro_entrwiesE\001namL\002?prepar\005\003y\000\232G\004p\204\000vt\367\206\001q\001q\207ual(\005\345\206\005\235\204\016\377\206\006e\005x\245\001s\324`\\\005\263\204\006\336\000\267\204\016\277__test\370\000i\357s_co\232`tin\357e_we\263\210\001_ha\377shappend\377asksasyn\357cio.\036\006sat\360\366\204\003\367\204\010\354\204\010\222\205\003edat\377tempts_m\363ax\223\216\004\231\216\005buff\373er\215\216\002_here&\273\207\003cl\200\001\314 t\332\207\001\311\216\001\177clockco\276\215\001\367_id\006\000nect\373ed\231\216\003copycoountg\000a_G\003\236h\000dead\000\001H\002m\025s\002\006n\001\007s\211\204\004\220\206\003\222\210\003\377enumerrn\275o\002\000orex\316\205\001e\375d\005\000iry_sf\377ailedfil\362\001\002r\267 \227\216\005fold\027erf\205\000d\361\216\002\366\216\002\204\007\376\204\217\003fsencod\177efspath\364\206\005|\200\207\001\355\206\001group\357 \363sh\300\003\373!eshe\373ad\000\001erhed\357ge_s\002\002shi\373gh\317 skhit\377shomehos\357tiin\212\220\001ate\364\324\217\005\257\207\010i\204@sjoi\377nkeptkey\336\361\217\001kind\265\210\001lo\231wH\002\237\213\003mi\205\216\001\356\220\001n\\\245\204\001\250\204\002atn!\000s\354\217\003\367sos\202\215\005pack\376\000\001edparce\377lspoppor?tprobe\225\221\003\255\213\003\377ingrelax\377edremaps\377replicas\377_ofresul\367tre\232\205\002room\337scan_\365\212\001ss\177eenself\376\220\005\347set\274 \367\214\001siz\263es?\000\000\002es\210\211\002sKtr\262Bs\204\211\003\231\214\005.\233\214\003\341.\232\214\004\217\216\002\213\216\003\221\216\003_at=t\274@torn\253\211\004\237\211\005\377two_step\016\207\003unr\367\213\001\220\216\001\353\221\002\357\221\003\360\352\221\004\360\221\005\266\215\001\317\211\001whyx\377\200\001\330\004\n\210+\220\375Q\006""\000\032\033\360\014\000\005\377\035\230C\230q\240\001\360\377\020\000\005\030\220q\330\004\377\027\220q\230\003\2304\230\377u\240E\250\021\250!\340\377\004\007\200t\2102\210S\377\220\n\230!\330\010\016\210\377j\230\001\230\031\240!\240\377;\250a\320/L\310A\367\310Q\330 \000w\210g\220\377U\230$\230c\240\021\240\377(\250#\250V\2603\260\377i\270w\300e\3104\310\377s\320RS\320S]\320\337]`\320`a;\005\022\230\3771\230A\330\004\010\210\005\277\210U\220!\2201W\001i\373\220t\021\002\010\013\2107\220\377\047\230\021\330\014\024\220I\377\230V\2401\240A\330\014w\017\210s%\0007\230\"4\000\377\020\026\220j\240\001\240\035\177\250a\250s\260!\260:\000\375\rC\000%\220y\320 2\377\3202C\3001\300F\320\377JZ\320Z[\320[\\\377\330\010\022\220*\230A\230\377^\2501\250H\260A\330\377\010\014\210H\220E\230\021\336\313\000\r\024\220FM\000H\240\377B\240f\250B\250j\270\357\007\270q\300\234\"!\2101\276#\000C\220w\230a\254!\047\377\220\026\220|\2406\250\021\376\271!(\220(\230&\240\010\377\250\n\260\047\270\021\270$\337\270g\300Q\300#\000#\240\3377\250!\2501\211!\177\220\177b\230\006\230b\240\001\342\010s\320\034\223\001\355\002\013\2205\301 \335\021\225\001\047\230\026\371!\330\010\353\021\220\r\000\016\302 R\220{\377\240#\240Q\240a\330\014\377\023\220=\240\003\2401\330\373\014\022\212 \022\2306\240\022\376\362 c\260\021\260!\330\020\367\024\220G\276 G\2402\240\377Q\330\020\027\320\027(\250\377\001\250\023\250A\250X\260\375T\222\000%\270s\300!\300\3778\3106\320QR\320R\367Y\320Y\367 g\320gq\377\320qr\330\020\023\2206\377\230\025\230k\250\022\2505\377\260\002\3202B\300#\300\377V\3103\310k\320YZ\277\330\024\025\330\020\036\361\000\020\375\031\371\"\320\024-\250Q\250\375f\263 \014\021\220\034\320\035\375.\356 q\330\014\020\220\010\377\230\004\230I\240T\250\031\326=\000\320B\333@T\242\001!\220\0354\272`\006\230g\222\000\260\002\277@w\020\220\005\226`!\2308\234 \347\"\250A\262\005\006\000\026\220h\333\230d\306`1\330\314@m\320\337#3\2601\260\020\004l\250\377,\260o\300R\300q\330\377\020\030\230\010\240""\006\240a\377\240v\250W\260G\270:\375\300\354\000\026\220o\320%5\357\260Q\260a\311\0019\230G\366\241 \024\033_\000;\250h\260\377a\260q\330\024\032\230)\377\2408\2506\260\031\270)\377\3006\310\031\320R^\320\377^e\320em\320mn\277\330\020\025\320\025&N\000t\356\214a\3204E\273@f\320L\327]\320]!\000_\344%9\240\367G\2507\327`7\270\047\300\377\022\300:\310V\320SU\377\320U`\320`c\320c\377d\320dr\320rs\330\367\014\026\220\232`\013\2101\200\277\001\360\006\000\005\010\205\205\037\t\377\210\025\210e\2209\320\034\357.\320.?\350`\006\320F\377V\320VW\320WX\330\377\004\031\230\032\2401\240N\337\260!\2608\270\302`\013\210\2372\210U\220\"\233\204\002\345!\030+\260\025\327\001\200\273\204\002F\253\205\003\241@\277\230!\2304\230y\371@\021\376\322\204\003A\200A\340\010\013\210\3778\2203\220d\230\047\240\371\021\270a\371\204\001Z\240q\320(\377A\300\021\300$\300g\310\367Z\320W\220`Z\330\010\013\357\2104\210w\203@a\230x\356\335 S\260\001\360a4\220w\373\230h\356 x\250u\260E\373\270\021\017\024<\230q\240\004\372\242 8\262@H\270F\300!\337\330\010\017\210qz\001\014\210\376\230\004\014\210G\2208\2301?\230H\240K\250q\224\010\030\006\375\030\202\205\001\230$\230i\240y?\260\006\260f\270A\271\010J\000\377\220\014\230D\240\007\240x\377\250q\260\002\260&\270\003\366\224 \020\034\004\014:\300U\310\377$\310e\320SX\320X\277Y\320Y]\320]\233@e\376\201!\017\210x\220r\230\024\377\230Z\240t\2504\250y\377\270\001\270\030\300\030\310\023\375\310\235\"\035\230\\\250\021\330\277\010%\240T\250\027\363\000\010\377\014\210E\220\025\220a\220\337t\2307\240!\347\207\001t\220\3777\230(\240!\2402\240\357V\2503\250\345`\030\230\004\376\345`8\2501\250B\250e\373\2606\225 \020\032\230$\230\377g\240X\250Q\250b\260\327\005\260V\263@\010\225\205\001\005\230\367W\240J!\0009\270H\300\377E\310\027\320P]\320]\377b\320bc\330\020\037\230\375u\336@+\270U\300*\310\367J\320V\230\210\002\020\036\230e\377\240=\3200B\300%\320\375G\302\000`\320`f\320fwp\320p\307\"\037\230s\235\205\001\377\340\010\035\230]\250!\340/\010$\240F\337\207\002""\010\340\"\326\210\001u.\226\205\004R\205\211\001\330\010\t\244\211\001\337x\220s\230!\321\205\001k\240\257\021\320\"2\234\211\002\014\200\206\0051\377\330\020\031\230\027\240\n\250_&\260\001\260\021\267\207\0020\007\000\377\032\2703\270a\270z\310\256\017\000\030\230\007\217\210\002\020\206\213\001\002\373\230+\335\207\002\220q\230\002\230\377&\240\005\240W\250A\250\377R\250v\260Y\320>P\337\320Pa\320a\331\000j\320=j\327\205\001\320no\330,\006#\002\337\320/@\300\014\325\205\005e\320\377eh\320hi\320ij\276\037\004\320\032,\250C\333@\001\377\330\021\022\330\020#\2401\377\240D\250\013\2604\260{\377\300)\3107\320RS\330\356\251\t\027\220q\267\210\0017\230!\373\2302\337 C\320\0477\260\377s\270\047\300\021\300\"\300\377G\3103\310a\330\024\034>\350`H\250A\250S\255`\227\212\001\373\"\270\341\207\002g\230R\230{\277\250!\2506\260\027\203`\022\377\2709\300F\310)\320S\267T\320T\233\213\001\320\\\362\206\003\023\377\2201\340\014\020\220\001\220\376\257\210\002\010\230\001\200A\360\006\337\000\t\021\220\001\256\213\001L\230\374\002\002\215vQ\330\020\025\220Q\377\220e\2304\230w\240h\317\250a\250r\330!\241\212\0018\240\0371\240B\240k\350 \233\205\003Q\001\323\033\230\311@\274D\t\334\0074\230\377q\330\020\035\320\0356\260\377a\260\177\300a\300t\310\3618\242\002\330\204\001\325!z\240\021\240u$Y\002t\243 w\270a\203\213\001\367H\230E\022\002g\250Q\330\377\024\031\230\033\240B\240e\377\2502\250V\2602\260T\377\270\027\300\013\3103\310g\373\320U\343\207\001\330\014\020\320\020\307!\240\021\343\001\335\000\254\206\002\220\t\373\230\023<\002(\250$\250i\277\260z\300\025\300f\237\205\001\360\317\010\000\t\r\301\206\005\322`\023\220\377<\230v\240Q\240c\250\335\021\206\216\001u\220C\213A\026\220\374\337`\255\205\001\020\220\n\230&\240\177\001\240\022\2409\250A\206\000\357\014\024\220E\210\000D\250\010\377\260\003\260:\270[\310\001\357\310\026\310q\300\216\001v\220S\313\230\004\260\000\033\366A\252at\230\2675\240\001\364\000\230Q\363\213\001\024\277\220A\220T\230\021\334\214\001A{\220Q\250\214\0011""\330\024\033\345\214\002\2375\250\002\250\047\367\214\003\370\216\003\036\377\250q\3200J\310!\310\275;\275\211\004\014\034\230AD\000d\377\240)\2509\260F\270&\343\300\001\344\004\310@\315\000\036\230Q\343\330\010\257\206\003\006\000\354`\330\010(\377\320(:\320:K\3101\377\310A\330\010$\320$4\377\260L\300\005\300R\300v\357\310R\310q\305\211\0013\210aU\210\311\205\003\014\274\217\007Cu\001R\320\220\002\327T\330\010\347\210\006\t\302\204\002\030\230\377\014\240A\240Q\240f\250\177I\260V\270;\300m\347`\372\271\220\001q\225\205\003\007\230u\240C\277\240v\250Q\250a\317\220\001|;\2301\201)|\2401\362\221\001\206&\376\341\220\003\037\260\006\260a\3207\337O\310q\320P\255\204\003]\330\036\320\031\n\000\t\033\227\210\002\302\200\"\203\211\001\366\226 \013\210\270\2001\017\240q\250\177\001\250\033\260A\260V\323\205\002w+\320U\347\210\002\014\017\210\335\021\355\035\342A\230t\241bZ\260{\357\300!\3001\350\211\003:\230S\376\202a!\240\021\240!\2404\363\240y\226\210\003\341\222\002\320!2\260\337&\270\001\3209\350\223\001T\320\357QZ\320Z\377\215\003l\320l\375m\305\204\004\320\000\021\320\0217\377\260q\340\004\026\220a\220\377z\240\021\320\004K\320K~\207\213\001\330\037 \340\010 \303\221\001\327\240A\330\006\000\r\225\205\002V\270\2372\270S\300\002\262\214\001\331aH\370\030\001\325\211\004\366\204\001\014\2107\220#\376\374`\014\022\220+\230Q\320\355\036\361\220\003\010\t\204\210\n\026\220i\364\307\000\227\224\001\020q\001r\230\026\320\237\0371\3201B\320\002\014\004\031\376\364\211\010\006\220a\330\017\020\330Z\334\207\005\r\255\215\001u\220\342\204\001\010\264c\357\031\320\031*\276\223\001\250D\260\037\t\270\030\300\021\257d\340\205\002\276\212\006y\r\367\222\001\272\224\001\047\240\031\250\203\223\002\377E\230\025\230a\230q\330\313\024\027\272\214\002%\217@\245\205\001\023\260\177L\300\003\3004\300w\232\215\001\277T\320TV\320V\372\225\005\030\377 \320 9\270\021\270&\277\320@P\320PQ\237\223\002V\337\320V_\320_\313\212\001\330\030\375\047\320B\024\250Y\260c\270\267\034\320E\233\220\005""\030\036e\000u\333\240A\276\223\0014\220\262\206\003\024\025\326\230\212\n\023\220\272\217\001e\356\210\002g\250\336\315\217\001\024\032\230!\335\206\002\025\026\277\330\024\034\320\034,\234\207\001\250\337d\260)\2701\243\222\001!\230\3676\240\026\301`\004\250I\260\237Q\260e\2706\363\001\312\207\001!\315\340\305\206\006!\330\213\212\n\344\217\002\320\004\367S\320S\375A\360\n\000\t\341%\216\215\005\351\226\031\345\211\007\303\001x\240q\363\250\006\377\205\001\315 \023\320\023$\376\256\206\002d\250)\2601\260G\372\224\003+\377\225\002\020\021\330\024\030\377\230\005\230Q\230g\240Y{\250a\271\201)\037\320\037/\331\214\001\377\260\024\260Y\270b\300\001\377\330\030\033\230=\250\005\250\377R\250t\2601\330\034\"\377\240*\250A\250]\270!\353\320;\322\204\004R\353,\300T\310\371\021\320C\211\232\001A\330\030\031\340\217\020 \240\001\237\205\001\377\225\001\213\232\001\014\364\271\000\264\215\001A\207\226\001\260\"\3204\377D\300D\310\007\310u\320\377TU\320UW\320W^\237\320^a\320a\363\226\001\300,\010\003\230\001";
+    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 4833, 6292);
     #define __Pyx_DecompressString_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #else /* compression: none (5094 bytes) */
-static const char bytes[] = " backends backends; use 1 to  bytes bytes into  bytes; the backend gives  copies, no more than backends, and a quorum among them has configuration  keys keys do not fit behind sequence  keys, but another number of values or versions of (tree fragment), copies=, not , quorum=:: ; a cell has 1 to 65536 backends, at most ; there are 0 to ?Note that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.a ticket of a value of add_notebackend backends=copies=disableenablegcisenabledno default __reduce__ due to non-trivial __cinit__no memory for no memory for a keyno memory for a viewno memory for access recordssrc/tailrace/native/_client.pyxthe cell at the cell in this client is reading for another thread; use one for eachCellClientCellClient.__reduce_cython__CellClient.__setstate_cython__CellClient.attach_linkCellClient.attach_viewCellClient.detachCellClient.get_intoCellClient.get_manyCellClient.instance_ofCellClient.statsCellClient.suspectCellClient.touchesCellClient.troublesCellClient.waysEINVALENOMEMKIND_CASKIND_ERASEKIND_SETTICKET_BYTESTROUBLE_CONFIGTROUBLE_LINKTROUBLE_VIEW___Pyx_PyDict_NextRef__annotate____func____getstate____main____module____name____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___is_coroutine_weaken_hashappendasksasyncio.coroutinesatattach_linkattach_viewattempts_maxbackendbackendsbufferbytes_hereclientcline_in_tracebackclockconfig_idcopiescopycountdata_bytes_maxdeaddeadline_msdeadline_nsdeadline_sdetachengineerrnoerrorexpectedexpiry_sfailedfilledfirst_sequencefolderfoundframeframe_bytes_maxfsencodefspathget_intoget_manygroupshash_byteshashesheadheaderhedge_shedgeshigh_maskhitshomehostiinquorateinstance_ofitemsjoinkeptkeykeyskindlinklow_maskmemorymissesmorennamename_atnow_snumbersospackpackedpopportprobequorumrecordingrelaxedremapsreplicas_ofretriesro""omscan_readsseenselfsequencesetdefaultsizesliceslicesstatsstrerrorsuspecttailrace.native._clienttakenticketticket_attorntouchestroublestwo_step_readsunreachablevaluevaluesversionversionsviewwayswhy\200\001\330\004\n\210+\220Q\200\001\330\032\033\360\014\000\005\035\230C\230q\240\001\360\020\000\005\030\220q\330\004\027\220q\230\003\2304\230u\240E\250\021\250!\340\004\007\200t\2102\210S\220\n\230!\330\010\016\210j\230\001\230\031\240!\240;\250a\320/L\310A\310Q\330\004\007\200w\210g\220U\230$\230c\240\021\240(\250#\250V\2603\260i\270w\300e\3104\310s\320RS\320S]\320]`\320`a\330\010\016\210j\230\001\230\022\2301\230A\330\004\010\210\005\210U\220!\2201\330\010\016\210i\220t\2301\230A\330\010\013\2107\220\047\230\021\330\014\024\220I\230V\2401\240A\330\014\017\210s\220!\2207\230\"\230A\330\020\026\220j\240\001\240\035\250a\250s\260!\2601\330\010\r\210U\220%\220y\320 2\3202C\3001\300F\320JZ\320Z[\320[\\\330\010\022\220*\230A\230^\2501\250H\260A\330\010\014\210H\220E\230\021\230!\330\r\024\220F\230\"\230H\240B\240f\250B\250j\270\007\270q\300\001\330\004\n\210!\2101\210H\220C\220w\230a\330\004\n\210\047\220\026\220|\2406\250\021\330\004\n\210(\220(\230&\240\010\250\n\260\047\270\021\270$\270g\300Q\300a\330\004#\2407\250!\2501\330\004\007\200\177\220b\230\006\230b\240\001\330\010\016\210j\230\001\230\022\2301\320\034C\3001\300A\330\004\010\210\013\2205\230\001\230\021\330\010\022\220\047\230\026\230q\240\001\330\010\021\220\021\330\010\016\210g\220R\220{\240#\240Q\240a\330\014\023\220=\240\003\2401\330\014\022\220\047\230\022\2306\240\022\240;\250c\260\021\260!\330\020\024\220G\2301\230G\2402\240Q\330\020\027\320\027(\250\001\250\023\250A\250X\260T\270\021\270%\270s\300!\3008\3106\320QR\320RY\320Y`\320`g\320gq\320qr\330\020\023\2206\230\025\230k\250\022\2505\260\002\3202B\300#\300V\3103\310k\320YZ\330\024\025\330\020\036\230a\330\020\031\230\021\330\014\024\320\024-\250Q\250f\260A\330\014\021\220\034\320\035.\250a\250q\330\014\020\220\010\230\004\230I\240T\250\031\3202B\320BS""\320ST\330\014\022\220!\2204\220q\230\006\230g\240Q\330\014\022\220\047\230\021\330\014\020\220\005\220U\230!\2308\2407\250\"\250A\330\020\024\220G\2301\230A\330\020\026\220h\230d\240!\2401\330\020\026\220m\320#3\2601\260A\330\020\026\220h\230l\250,\260o\300R\300q\330\020\030\230\010\240\006\240a\240v\250W\260G\270:\300Q\330\020\026\220o\320%5\260Q\260a\330\020\023\2209\230G\2401\330\024\033\2308\240;\250h\260a\260q\330\024\032\230)\2408\2506\260\031\270)\3006\310\031\320R^\320^e\320em\320mn\330\020\025\320\025&\240a\240t\2501\250H\3204E\300Q\300f\320L]\320]^\320^_\330\014\022\220\047\230\022\2309\240G\2507\260!\2607\270\047\300\022\300:\310V\320SU\320U`\320`c\320cd\320dr\320rs\330\014\026\220a\330\004\013\2101\200\001\360\006\000\005\010\200t\2102\210S\220\n\230!\330\010\016\210j\230\001\230\031\240!\240;\250a\320/L\310A\310Q\330\004\t\210\025\210e\2209\320\034.\320.?\270q\300\006\320FV\320VW\320WX\330\004\031\230\032\2401\240N\260!\2608\2701\330\004\013\2102\210U\220\"\220F\230\"\230I\240T\250\030\260\025\260a\260q\200A\340\010\013\2108\2203\220d\230\047\240\021\330\014\022\220*\230A\230Z\240q\320(A\300\021\300$\300g\310Z\320WY\320YZ\330\010\013\2104\210w\220h\230a\230x\240v\250S\260\001\330\014\023\2204\220w\230h\240a\240x\250u\260E\270\021\330\010\013\2104\210w\220h\230a\230x\240v\250S\260\001\330\014\023\220<\230q\240\004\240G\2508\2601\260H\270F\300!\330\010\017\210q\200A\340\010\014\210F\220!\2201\330\010\014\210G\2208\2301\230H\240K\250q\330\010\014\210H\220A\200A\340\010\014\210F\220!\2201\330\010\030\230\001\230\021\230$\230i\240y\260\006\260f\270A\330\010\014\210H\220A\200A\340\010\017\210q\220\014\230D\240\007\240x\250q\260\002\260&\270\003\2701\330\020\034\230D\240\007\240x\250q\260\002\260&\270\003\270:\300U\310$\310e\320SX\320XY\320Y]\320]d\320de\200A\340\010\035\230\\\250\021\330\010%\240T\250\027\260\001\330\010\014\210E\220\025\220a\220t\2307\240!\330\014\017\210t\2207\230(\240!\2402\240V\2503\250a\330\020\030\230\004\230G\2408\2501\250B\250e\2606""\270\021\330\020\032\230$\230g\240X\250Q\250b\260\005\260V\2701\330\010\020\220\010\230\005\230W\240J\250e\2609\270H\300E\310\027\320P]\320]b\320bc\330\020\037\230u\240N\260+\270U\300*\310J\320V[\320[\\\330\020\036\230e\240=\3200B\300%\320GX\320X`\320`f\320fp\320pq\200A\360\006\000\t\021\220\001\330\010\014\210L\230\001\330\010\014\210E\220\025\220a\220t\2307\240!\330\014\017\210t\2207\230(\240!\2402\240Q\330\020\025\220Q\220e\2304\230w\240h\250a\250r\260\021\330\020\024\220G\2308\2401\240B\240k\260\021\330\010\017\210q\200A\360\006\000\t\033\230!\340\010\014\210F\220!\330\010\t\330\014\020\220\005\220U\230!\2304\230q\330\020\035\320\0356\260a\260\177\300a\300t\3108\320ST\320TX\320XY\330\020\027\220z\240\021\240$\240h\250a\250t\2604\260w\270a\330\020\024\220H\230E\240\021\240$\240g\250Q\330\024\031\230\033\240B\240e\2502\250V\2602\260T\270\027\300\013\3103\310g\320UV\320VW\330\014\020\320\020!\240\021\340\014\020\220\010\230\001\330\010\017\210q\220\t\230\023\230E\240\021\240(\250$\250i\260z\300\025\300f\310A\200A\360\010\000\t\r\210F\220!\2201\330\010\t\330\014\023\220<\230v\240Q\240c\250\021\330\014\017\210u\220C\220q\330\020\026\220k\240\021\240!\330\014\020\220\n\230&\240\001\240\022\2409\250A\250Q\330\014\024\220E\230\033\240D\250\010\260\003\260:\270[\310\001\310\026\310q\330\014\017\210v\220S\230\004\230E\240\033\250C\250q\330\020\027\220t\2305\240\001\330\020\035\230Q\230a\330\020\024\220A\220T\230\021\330\020\024\220A\220Q\330\020\023\2201\330\024\033\2301\230G\2405\250\002\250\047\260\021\260!\330\020\026\220j\240\001\240\036\250q\3200J\310!\310;\320VW\320WX\330\014\034\230A\230Q\230d\240)\2509\260F\270&\300\001\340\014\020\220\010\230\001\200A\360\010\000\t\036\230Q\330\010\032\230$\230g\240Q\330\010#\2401\330\010(\320(:\320:K\3101\310A\330\010$\320$4\260L\300\005\300R\300v\310R\310q\340\010\013\2103\210a\210x\220s\230!\330\014\022\220*\230A\230^\2501\250C\250q\3200R\320RS\320ST\330\010\014\210F\220!\2201\330\010\t\330\021\022\330\020\030\230\014\240A""\240Q\240f\250I\260V\270;\300m\320ST\330\014\017\210q\330\020\027\220q\230\007\230u\240C\240v\250Q\250a\330\014\017\210|\2301\230E\240\033\250C\250q\330\020\027\220|\2401\240E\250\021\330\020\035\230Q\230a\330\020\026\220j\240\001\240\037\260\006\260a\3207O\310q\320P[\320[\\\320\\]\330\014\034\230A\230Q\230d\240)\2509\260F\270&\300\001\340\014\020\220\010\230\001\320\000\021\320\0217\260q\340\004\026\220a\220z\240\021\320\004K\320Kd\320de\330\037 \340\010 \240\003\2401\240A\330\010 \240\r\250V\2602\260V\2702\270S\300\002\300!\330\010\033\2301\230H\240A\330\010$\240F\250!\2501\360\010\000\t\014\2107\220#\220Q\330\014\022\220+\230Q\320\036.\250a\250q\330\010\t\330\014\020\220\005\220U\230!\2301\330\020\026\220i\230t\2401\240A\330\020\026\220a\220r\230\026\320\0371\3201B\300!\3001\330\020\026\220a\220r\230\031\320\"2\260!\2601\330\014\020\220\006\220a\330\017\020\330\014\020\220\001\220\021\330\014\r\330\010\017\210u\220A\220Q\330\010\t\330\021\022\330\020\031\320\031*\250!\2501\250D\260\t\270\030\300\021\330\014\017\210q\330\020\026\220k\240\021\320\"2\260!\2601\330\014\r\330\020\024\220E\230\021\230\047\240\031\250!\330\020\024\220E\230\025\230a\230q\330\024\027\220t\2307\240%\240q\250\002\250\047\260\023\260L\300\003\3004\300w\310e\320ST\320TV\320V]\320]`\320`a\330\030 \320 9\270\021\270&\320@P\320PQ\320QR\320RV\320V_\320_a\320ab\330\030\047\240q\250\001\250\024\250Y\260c\270\034\320EV\320VW\320WX\330\030\036\230a\230u\240A\330\020\023\2204\220t\2305\240\001\330\024\025\330\014\020\220\005\220U\230!\2301\330\020\023\2204\220w\230e\2401\240B\240g\250S\260\001\330\024\032\230!\2305\240\001\330\025\026\330\024\034\320\034,\250A\250Q\250d\260)\2701\330\024\032\230!\2306\240\026\240q\250\004\250I\260Q\260e\2706\300\021\330\014\020\220\n\230!\340\014\034\230A\230Q\230d\240!\330\014\020\220\001\220\021\330\014\020\220\010\230\001\330\010\017\210q\320\004S\320Sl\320lm\360\n\000\t%\240F\250!\2501\330\010\r\210U\220%\220y\320 2\3202C\3001\300F\320JZ\320Z[\320[\\\330\010\014""\210F\220!\330\010\t\330\014\036\230a\230x\240q\250\006\250a\330\014\r\330\020\023\320\023$\240A\240Q\240d\250)\2601\260G\2701\330\024\032\230+\240Q\240a\330\020\021\330\024\030\230\005\230Q\230g\240Y\250a\330\024\027\220t\2307\240%\240q\250\002\250\047\260\023\260L\300\003\3004\300w\310e\320ST\320TV\320V]\320]`\320`a\330\030\037\320\037/\250q\260\001\260\024\260Y\270b\300\001\330\030\033\230=\250\005\250R\250t\2601\330\034\"\240*\250A\250]\270!\320;L\310A\310T\320QR\330\030\047\240q\250\001\250\024\250Y\260c\270\034\300T\310\021\330\024\027\220t\2304\230u\240A\330\030\031\340\020 \240\001\240\021\240!\330\014\020\220\n\230!\330\014\023\320\023#\2401\240A\240T\250\031\260\"\3204D\300D\310\007\310u\320TU\320UW\320W^\320^a\320aq\320qr\340\014\034\230A\230Q\230d\240!\330\014\020\220\010\230\001";
+    #else /* compression: none (6292 bytes) */
+static const char bytes[] = " backends backends; use 1 to  bytes bytes into  bytes; the backend gives  copies, no more than backends, and a quorum among them couriers frames has configuration  has instance  keys keys do not fit behind sequence  keys, but another number of values or versions of (tree fragment), copies=, not , quorum=.:: ; a cell has 1 to 65536 backends, at most ; there are 0 to ?Note that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken.a ticket of a value of add_notebackend backends=copies=disableenablegcisenabledno default __reduce__ due to non-trivial __cinit__no memory for no memory for a keyno memory for a viewno memory for access recordssrc/tailrace/native/_client.pyxthe cell at the cell in the engine at these couriers are out for another thread; use some for eachthis client is reading for another thread; use one for eachCellClientCellClient.__reduce_cython__CellClient.__setstate_cython__CellClient.attach_linkCellClient.attach_viewCellClient.detachCellClient.get_intoCellClient.get_manyCellClient.instance_ofCellClient.statsCellClient.suspectCellClient.touchesCellClient.troublesCellClient.waysCouriersCouriers.__reduce_cython__Couriers.__setstate_cython__Couriers.attachCouriers.attachedCouriers.deliverCouriers.detachDeliveryEINVALENOMEMIntEnumKIND_CASKIND_ERASEKIND_SETMOVEDSHUTTAKENTICKET_BYTESTROUBLE_CONFIGTROUBLE_LINKTROUBLE_VIEWUNKNOWNUNSENTWRONG___Pyx_PyDict_NextRef__annotate____doc____func____getstate____main____metaclass____module____mro_entries____name____prepare____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___is_coroutine_weaken_hashappendasksasyncio.coroutinesatattachattach_linkattach_viewattachedattempts_maxbackendbackendsbufferbytes_hereclientcline_in_t""racebackclockconfig_idconnectedcopiescopycountdata_bytes_maxdeaddeadline_msdeadline_nsdeadline_sdeliverdetachengineenumerrnoerrorexpectedexpiry_sfailedfilledfirst_sequencefolderfoundframeframe_bytes_maxframesfsencodefspathget_intoget_manygroupshash_byteshashesheadheaderhedge_shedgeshigh_maskhitshomehostiinquorateinstanceinstance_ofitemsjoinkeptkeykeyskindlinklow_maskmemorymissesmorennamename_atnow_snumbersosoutcomespackpackedparcelspopportprobequorumrecordingrelaxedremapsreplicas_ofresultretriesroomscan_readsseenselfsequencesetdefaultsizesliceslicesstatsstrerrorsuspecttailrace.native._clienttakenticketticket_attoldtorntouchestroublestwo_step_readsunreachablevaluevaluesversionversionsviewwayswhyx\200\001\330\004\n\210+\220Q\200\001\330\032\033\360\014\000\005\035\230C\230q\240\001\360\020\000\005\030\220q\330\004\027\220q\230\003\2304\230u\240E\250\021\250!\340\004\007\200t\2102\210S\220\n\230!\330\010\016\210j\230\001\230\031\240!\240;\250a\320/L\310A\310Q\330\004\007\200w\210g\220U\230$\230c\240\021\240(\250#\250V\2603\260i\270w\300e\3104\310s\320RS\320S]\320]`\320`a\330\010\016\210j\230\001\230\022\2301\230A\330\004\010\210\005\210U\220!\2201\330\010\016\210i\220t\2301\230A\330\010\013\2107\220\047\230\021\330\014\024\220I\230V\2401\240A\330\014\017\210s\220!\2207\230\"\230A\330\020\026\220j\240\001\240\035\250a\250s\260!\2601\330\010\r\210U\220%\220y\320 2\3202C\3001\300F\320JZ\320Z[\320[\\\330\010\022\220*\230A\230^\2501\250H\260A\330\010\014\210H\220E\230\021\230!\330\r\024\220F\230\"\230H\240B\240f\250B\250j\270\007\270q\300\001\330\004\n\210!\2101\210H\220C\220w\230a\330\004\n\210\047\220\026\220|\2406\250\021\330\004\n\210(\220(\230&\240\010\250\n\260\047\270\021\270$\270g\300Q\300a\330\004#\2407\250!\2501\330\004\007\200\177\220b\230\006\230b\240\001\330\010\016\210j\230\001\230\022\2301\320\034C\3001\300A\330\004\010\210\013\2205\230\001\230\021\330\010\022\220\047\230\026\230q\240\001\330\010\021\220\021\330\010\016\210g\220R\220{\240#\240Q\240a\330\014""\023\220=\240\003\2401\330\014\022\220\047\230\022\2306\240\022\240;\250c\260\021\260!\330\020\024\220G\2301\230G\2402\240Q\330\020\027\320\027(\250\001\250\023\250A\250X\260T\270\021\270%\270s\300!\3008\3106\320QR\320RY\320Y`\320`g\320gq\320qr\330\020\023\2206\230\025\230k\250\022\2505\260\002\3202B\300#\300V\3103\310k\320YZ\330\024\025\330\020\036\230a\330\020\031\230\021\330\014\024\320\024-\250Q\250f\260A\330\014\021\220\034\320\035.\250a\250q\330\014\020\220\010\230\004\230I\240T\250\031\3202B\320BS\320ST\330\014\022\220!\2204\220q\230\006\230g\240Q\330\014\022\220\047\230\021\330\014\020\220\005\220U\230!\2308\2407\250\"\250A\330\020\024\220G\2301\230A\330\020\026\220h\230d\240!\2401\330\020\026\220m\320#3\2601\260A\330\020\026\220h\230l\250,\260o\300R\300q\330\020\030\230\010\240\006\240a\240v\250W\260G\270:\300Q\330\020\026\220o\320%5\260Q\260a\330\020\023\2209\230G\2401\330\024\033\2308\240;\250h\260a\260q\330\024\032\230)\2408\2506\260\031\270)\3006\310\031\320R^\320^e\320em\320mn\330\020\025\320\025&\240a\240t\2501\250H\3204E\300Q\300f\320L]\320]^\320^_\330\014\022\220\047\230\022\2309\240G\2507\260!\2607\270\047\300\022\300:\310V\320SU\320U`\320`c\320cd\320dr\320rs\330\014\026\220a\330\004\013\2101\200\001\360\006\000\005\010\200t\2102\210S\220\n\230!\330\010\016\210j\230\001\230\031\240!\240;\250a\320/L\310A\310Q\330\004\t\210\025\210e\2209\320\034.\320.?\270q\300\006\320FV\320VW\320WX\330\004\031\230\032\2401\240N\260!\2608\2701\330\004\013\2102\210U\220\"\220F\230\"\230I\240T\250\030\260\025\260a\260q\200A\330\010\014\210F\220!\2201\330\010\031\230\021\230!\2304\230y\250\001\250\021\330\010\014\210H\220A\200A\340\010\013\2108\2203\220d\230\047\240\021\330\014\022\220*\230A\230Z\240q\320(A\300\021\300$\300g\310Z\320WY\320YZ\330\010\013\2104\210w\220h\230a\230x\240v\250S\260\001\330\014\023\2204\220w\230h\240a\240x\250u\260E\270\021\330\010\013\2104\210w\220h\230a\230x\240v\250S\260\001\330\014\023\220<\230q\240\004\240G\2508\2601\260H\270F\300!\330""\010\017\210q\200A\340\010\014\210F\220!\2201\330\010\014\210G\2208\2301\230H\240K\250q\330\010\014\210H\220A\200A\340\010\014\210F\220!\2201\330\010\030\230\001\230\021\230$\230i\240y\260\006\260f\270A\330\010\014\210H\220A\200A\340\010\017\210q\220\014\230D\240\007\240x\250q\260\002\260&\270\003\2701\330\020\034\230D\240\007\240x\250q\260\002\260&\270\003\270:\300U\310$\310e\320SX\320XY\320Y]\320]d\320de\200A\340\010\017\210x\220r\230\024\230Z\240t\2504\250y\270\001\270\030\300\030\310\023\310A\200A\340\010\035\230\\\250\021\330\010%\240T\250\027\260\001\330\010\014\210E\220\025\220a\220t\2307\240!\330\014\017\210t\2207\230(\240!\2402\240V\2503\250a\330\020\030\230\004\230G\2408\2501\250B\250e\2606\270\021\330\020\032\230$\230g\240X\250Q\250b\260\005\260V\2701\330\010\020\220\010\230\005\230W\240J\250e\2609\270H\300E\310\027\320P]\320]b\320bc\330\020\037\230u\240N\260+\270U\300*\310J\320V[\320[\\\330\020\036\230e\240=\3200B\300%\320GX\320X`\320`f\320fp\320pq\200A\340\010\037\230s\240!\2401\340\010\035\230]\250!\340\010$\240F\250!\2501\330\010\014\210F\220!\330\010\022\220.\240\006\240a\240v\250R\250s\260!\330\010\t\330\014\017\210x\220s\230!\330\020\026\220k\240\021\320\"2\260!\2601\330\014\020\220\005\220U\230!\2301\330\020\031\230\027\240\n\250&\260\001\260\021\330\020\027\320\0270\260\001\260\032\2703\270a\270z\310\021\330\020\030\230\007\230q\240\001\330\020\027\220q\230\002\230+\240Q\330\020\027\220q\230\002\230&\240\005\240W\250A\250R\250v\260Y\320>P\320Pa\320ab\320bj\320jm\320mn\320no\330\020\027\220q\230\002\230+\240W\250A\250R\320/@\300\014\320L]\320]^\320^e\320eh\320hi\320ij\330\020\027\220q\230\002\320\032,\250C\250q\260\001\330\021\022\330\020#\2401\240D\250\013\2604\260{\300)\3107\320RS\330\014\020\220\005\220U\230!\2301\330\020\027\220q\330\020\023\2207\230!\2302\230W\240C\320\0477\260s\270\047\300\021\300\"\300G\3103\310a\330\024\034\230H\240H\250A\250S\260\002\260\047\270\021\270\"\270A\330\020\026\220g\230R\230{\250!\2506\260\027\270\001\270\022""\2709\300F\310)\320ST\320T[\320[\\\320\\^\320^_\330\014\023\2201\340\014\020\220\001\220\021\330\014\020\220\010\230\001\200A\360\006\000\t\021\220\001\330\010\014\210L\230\001\330\010\014\210E\220\025\220a\220t\2307\240!\330\014\017\210t\2207\230(\240!\2402\240Q\330\020\025\220Q\220e\2304\230w\240h\250a\250r\260\021\330\020\024\220G\2308\2401\240B\240k\260\021\330\010\017\210q\200A\360\006\000\t\033\230!\340\010\014\210F\220!\330\010\t\330\014\020\220\005\220U\230!\2304\230q\330\020\035\320\0356\260a\260\177\300a\300t\3108\320ST\320TX\320XY\330\020\027\220z\240\021\240$\240h\250a\250t\2604\260w\270a\330\020\024\220H\230E\240\021\240$\240g\250Q\330\024\031\230\033\240B\240e\2502\250V\2602\260T\270\027\300\013\3103\310g\320UV\320VW\330\014\020\320\020!\240\021\340\014\020\220\010\230\001\330\010\017\210q\220\t\230\023\230E\240\021\240(\250$\250i\260z\300\025\300f\310A\200A\360\010\000\t\r\210F\220!\2201\330\010\t\330\014\023\220<\230v\240Q\240c\250\021\330\014\017\210u\220C\220q\330\020\026\220k\240\021\240!\330\014\020\220\n\230&\240\001\240\022\2409\250A\250Q\330\014\024\220E\230\033\240D\250\010\260\003\260:\270[\310\001\310\026\310q\330\014\017\210v\220S\230\004\230E\240\033\250C\250q\330\020\027\220t\2305\240\001\330\020\035\230Q\230a\330\020\024\220A\220T\230\021\330\020\024\220A\220Q\330\020\023\2201\330\024\033\2301\230G\2405\250\002\250\047\260\021\260!\330\020\026\220j\240\001\240\036\250q\3200J\310!\310;\320VW\320WX\330\014\034\230A\230Q\230d\240)\2509\260F\270&\300\001\340\014\020\220\010\230\001\200A\360\010\000\t\036\230Q\330\010\032\230$\230g\240Q\330\010#\2401\330\010(\320(:\320:K\3101\310A\330\010$\320$4\260L\300\005\300R\300v\310R\310q\340\010\013\2103\210a\210x\220s\230!\330\014\022\220*\230A\230^\2501\250C\250q\3200R\320RS\320ST\330\010\014\210F\220!\2201\330\010\t\330\021\022\330\020\030\230\014\240A\240Q\240f\250I\260V\270;\300m\320ST\330\014\017\210q\330\020\027\220q\230\007\230u\240C\240v\250Q\250a\330\014\017\210|\2301\230E\240\033\250C\250q""\330\020\027\220|\2401\240E\250\021\330\020\035\230Q\230a\330\020\026\220j\240\001\240\037\260\006\260a\3207O\310q\320P[\320[\\\320\\]\330\014\034\230A\230Q\230d\240)\2509\260F\270&\300\001\340\014\020\220\010\230\001\200A\360\n\000\t\033\230$\230g\240Q\330\010#\2401\330\010(\320(:\320:K\3101\310A\330\010$\320$4\260L\300\005\300R\300v\310R\310q\330\010%\240Q\330\010\013\2103\210a\210x\220s\230!\330\014\022\220*\230A\230^\2501\250C\250q\3200R\320RS\320ST\330\010\014\210F\220!\2201\330\010\t\330\021\022\330\020\030\230\017\240q\250\001\250\033\260A\260V\2709\300F\310+\320Ub\320bc\330\014\017\210q\330\020\027\220q\230\007\230u\240C\240v\250Q\250a\330\014\035\230Q\230a\230t\2409\250A\250Z\260{\300!\3001\330\014\017\210t\220:\230S\240\001\330\020!\240\021\240!\2404\240y\260\001\260\021\330\020\026\220j\240\001\320!2\260&\270\001\3209L\310A\310T\320QZ\320Zc\320cd\320dl\320lm\340\014\020\220\010\230\001\320\000\021\320\0217\260q\340\004\026\220a\220z\240\021\320\004K\320Kd\320de\330\037 \340\010 \240\003\2401\240A\330\010 \240\r\250V\2602\260V\2702\270S\300\002\300!\330\010\033\2301\230H\240A\330\010$\240F\250!\2501\360\010\000\t\014\2107\220#\220Q\330\014\022\220+\230Q\320\036.\250a\250q\330\010\t\330\014\020\220\005\220U\230!\2301\330\020\026\220i\230t\2401\240A\330\020\026\220a\220r\230\026\320\0371\3201B\300!\3001\330\020\026\220a\220r\230\031\320\"2\260!\2601\330\014\020\220\006\220a\330\017\020\330\014\020\220\001\220\021\330\014\r\330\010\017\210u\220A\220Q\330\010\t\330\021\022\330\020\031\320\031*\250!\2501\250D\260\t\270\030\300\021\330\014\017\210q\330\020\026\220k\240\021\320\"2\260!\2601\330\014\r\330\020\024\220E\230\021\230\047\240\031\250!\330\020\024\220E\230\025\230a\230q\330\024\027\220t\2307\240%\240q\250\002\250\047\260\023\260L\300\003\3004\300w\310e\320ST\320TV\320V]\320]`\320`a\330\030 \320 9\270\021\270&\320@P\320PQ\320QR\320RV\320V_\320_a\320ab\330\030\047\240q\250\001\250\024\250Y\260c\270\034\320EV\320VW\320WX\330\030\036\230a\230u\240A\330\020""\023\2204\220t\2305\240\001\330\024\025\330\014\020\220\005\220U\230!\2301\330\020\023\2204\220w\230e\2401\240B\240g\250S\260\001\330\024\032\230!\2305\240\001\330\025\026\330\024\034\320\034,\250A\250Q\250d\260)\2701\330\024\032\230!\2306\240\026\240q\250\004\250I\260Q\260e\2706\300\021\330\014\020\220\n\230!\340\014\034\230A\230Q\230d\240!\330\014\020\220\001\220\021\330\014\020\220\010\230\001\330\010\017\210q\320\004S\320Sl\320lm\360\n\000\t%\240F\250!\2501\330\010\r\210U\220%\220y\320 2\3202C\3001\300F\320JZ\320Z[\320[\\\330\010\014\210F\220!\330\010\t\330\014\036\230a\230x\240q\250\006\250a\330\014\r\330\020\023\320\023$\240A\240Q\240d\250)\2601\260G\2701\330\024\032\230+\240Q\240a\330\020\021\330\024\030\230\005\230Q\230g\240Y\250a\330\024\027\220t\2307\240%\240q\250\002\250\047\260\023\260L\300\003\3004\300w\310e\320ST\320TV\320V]\320]`\320`a\330\030\037\320\037/\250q\260\001\260\024\260Y\270b\300\001\330\030\033\230=\250\005\250R\250t\2601\330\034\"\240*\250A\250]\270!\320;L\310A\310T\320QR\330\030\047\240q\250\001\250\024\250Y\260c\270\034\300T\310\021\330\024\027\220t\2304\230u\240A\330\030\031\340\020 \240\001\240\021\240!\330\014\020\220\n\230!\330\014\023\320\023#\2401\240A\240T\250\031\260\"\3204D\300D\310\007\310u\320TU\320UW\320W^\320^a\320aq\320qr\340\014\034\230A\230Q\230d\240!\330\014\020\220\010\230\001";
     PyObject *data = NULL;
     #define __Pyx_DecompressString_UNUSED
     #define __Pyx_DecompressString_LZSS_UNUSED
     #endif
     PyObject **stringtab = __pyx_mstate->__pyx_string_tab;
     Py_ssize_t pos = 0;
-    for (int i = 0; i < 193; i++) {
+    for (int i = 0; i < 231; i++) {
       Py_ssize_t bytes_length = str_length_index[i].length;
       PyObject *string = PyUnicode_DecodeUTF8(bytes + pos, bytes_length, NULL);
-      if (likely(string) && i >= 40) PyUnicode_InternInPlace(&string);
+      if (likely(string) && i >= 47) PyUnicode_InternInPlace(&string);
       if (unlikely(!string)) {
         Py_XDECREF(data);
         __PYX_ERR(0, 1, __pyx_L1_error)
@@ -12931,8 +16118,8 @@ static const char bytes[] = " backends backends; use 1 to  bytes bytes into  byt
       stringtab[i] = string;
       pos += bytes_length;
     }
-    for (int i = 193; i < 209; i++) {
-      Py_ssize_t bytes_length = bytes_length_index[i-193].length;
+    for (int i = 231; i < 251; i++) {
+      Py_ssize_t bytes_length = bytes_length_index[i-231].length;
       PyObject *string = PyBytes_FromStringAndSize(bytes + pos, bytes_length);
       stringtab[i] = string;
       pos += bytes_length;
@@ -12942,15 +16129,15 @@ static const char bytes[] = " backends backends; use 1 to  bytes bytes into  byt
       }
     }
     Py_XDECREF(data);
-    for (Py_ssize_t i = 0; i < 209; i++) {
+    for (Py_ssize_t i = 0; i < 251; i++) {
       if (unlikely(PyObject_Hash(stringtab[i]) == -1)) {
         __PYX_ERR(0, 1, __pyx_L1_error)
       }
     }
     #if CYTHON_IMMORTAL_CONSTANTS
     {
-      PyObject **table = stringtab + 193;
-      for (Py_ssize_t i=0; i<16; ++i) {
+      PyObject **table = stringtab + 231;
+      for (Py_ssize_t i=0; i<20; ++i) {
         #if PY_VERSION_HEX >= 0x030F0000
         PyUnstable_SetImmortal(table[i]);
         #elif CYTHON_COMPILING_IN_CPYTHON_FREETHREADING
@@ -13025,7 +16212,7 @@ typedef struct {
     unsigned int num_kwonly_args : 2;
     unsigned int nlocals : 6;
     unsigned int flags : 10;
-    unsigned int first_line : 9;
+    unsigned int first_line : 10;
 } __Pyx_PyCode_New_function_description;
 #ifdef __cplusplus
 } /* anonymous namespace */
@@ -13045,67 +16232,67 @@ static int __Pyx_CreateCodeObjects(__pyx_mstatetype *__pyx_mstate) {
   PyObject* tuple_dedup_map = PyDict_New();
   if (unlikely(!tuple_dedup_map)) return -1;
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 127};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 166};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_low_mask, __pyx_mstate->__pyx_n_u_high_mask};
     __pyx_mstate_global->__pyx_codeobj_tab[0] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_weaken_hash, __pyx_mstate->__pyx_kp_b_iso88591_7q_az, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[0])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 149};
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 188};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_key, __pyx_mstate->__pyx_n_u_backends, __pyx_mstate->__pyx_n_u_copies, __pyx_mstate->__pyx_n_u_slice, __pyx_mstate->__pyx_n_u_home, __pyx_mstate->__pyx_n_u_copy};
     __pyx_mstate_global->__pyx_codeobj_tab[1] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_replicas_of, __pyx_mstate->__pyx_kp_b_iso88591_t2S_j_a_LAQ_e9_q_FVVWWX_1N_81_2, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[1])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 8, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 205};
+    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 8, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 244};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_folder, __pyx_mstate->__pyx_n_u_config_id, __pyx_mstate->__pyx_n_u_why, __pyx_mstate->__pyx_n_u_view, __pyx_mstate->__pyx_n_u_error, __pyx_mstate->__pyx_n_u_seen};
     __pyx_mstate_global->__pyx_codeobj_tab[2] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_attach_view, __pyx_mstate->__pyx_kp_b_iso88591_A_F_1_vQc_uCq_k_9AQ_E_D_q_vS_E_C, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[2])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {7, 0, 0, 15, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 228};
+    const __Pyx_PyCode_New_function_description descr = {7, 0, 0, 15, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 267};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_host, __pyx_mstate->__pyx_n_u_port, __pyx_mstate->__pyx_n_u_ticket, __pyx_mstate->__pyx_n_u_config_id, __pyx_mstate->__pyx_n_u_deadline_s, __pyx_mstate->__pyx_n_u_why, __pyx_mstate->__pyx_n_u_link, __pyx_mstate->__pyx_n_u_name_2, __pyx_mstate->__pyx_n_u_name_at, __pyx_mstate->__pyx_n_u_ticket_at, __pyx_mstate->__pyx_n_u_deadline_ms, __pyx_mstate->__pyx_n_u_error, __pyx_mstate->__pyx_n_u_seen};
     __pyx_mstate_global->__pyx_codeobj_tab[3] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_attach_link, __pyx_mstate->__pyx_kp_b_iso88591_A_Q_gQ_1_K1A_4L_RvRq_3axs_A_1Cq0, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[3])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 254};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 293};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2};
     __pyx_mstate_global->__pyx_codeobj_tab[4] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_detach, __pyx_mstate->__pyx_kp_b_iso88591_A_F_1_iy_fA_HA, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[4])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 3, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 260};
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 3, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 299};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_dead};
     __pyx_mstate_global->__pyx_codeobj_tab[5] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_suspect, __pyx_mstate->__pyx_kp_b_iso88591_A_F_1_G81HKq_HA, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[5])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 266};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 305};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_i};
     __pyx_mstate_global->__pyx_codeobj_tab[6] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_ways, __pyx_mstate->__pyx_kp_b_iso88591_A_q_D_xq_1_D_xq_U_eSXXYY_dde, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[6])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 271};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 310};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2};
     __pyx_mstate_global->__pyx_codeobj_tab[7] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_instance_of, __pyx_mstate->__pyx_kp_b_iso88591_A_83d_AZq_A_gZWYYZ_4whaxvS_4whax, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[7])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 3, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 281};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 3, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 320};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_found};
     __pyx_mstate_global->__pyx_codeobj_tab[8] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_troubles, __pyx_mstate->__pyx_kp_b_iso88591_A_L_E_at7_t7_2Q_Qe4whar_G81Bk_q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[8])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 8, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 324};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 8, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 363};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_copy, __pyx_mstate->__pyx_n_u_home, __pyx_mstate->__pyx_n_u_found, __pyx_mstate->__pyx_n_u_hash_bytes, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_hashes};
     __pyx_mstate_global->__pyx_codeobj_tab[9] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_touches, __pyx_mstate->__pyx_kp_b_iso88591_A_F_U_4q_6a_at8STTXXY_z_hat4wa_H, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[9])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 3, 16, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 341};
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 3, 16, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 380};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_keys, __pyx_mstate->__pyx_n_u_now_s, __pyx_mstate->__pyx_n_u_relaxed, __pyx_mstate->__pyx_n_u_deadline_s, __pyx_mstate->__pyx_n_u_versions, __pyx_mstate->__pyx_n_u_count, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_slices, __pyx_mstate->__pyx_n_u_values, __pyx_mstate->__pyx_n_u_deadline_ns, __pyx_mstate->__pyx_n_u_value, __pyx_mstate->__pyx_n_u_probe, __pyx_mstate->__pyx_n_u_failed, __pyx_mstate->__pyx_n_u_key, __pyx_mstate->__pyx_n_u_kept};
     __pyx_mstate_global->__pyx_codeobj_tab[10] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_get_many, __pyx_mstate->__pyx_kp_b_iso88591_KKdde_1A_V2V2S_1HA_F_1_7_Q_Q_aq, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[10])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {4, 0, 2, 10, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 390};
+    const __Pyx_PyCode_New_function_description descr = {4, 0, 2, 10, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 429};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_key, __pyx_mstate->__pyx_n_u_buffer, __pyx_mstate->__pyx_n_u_now_s, __pyx_mstate->__pyx_n_u_relaxed, __pyx_mstate->__pyx_n_u_deadline_s, __pyx_mstate->__pyx_n_u_slice, __pyx_mstate->__pyx_n_u_room, __pyx_mstate->__pyx_n_u_size, __pyx_mstate->__pyx_n_u_deadline_ns};
     __pyx_mstate_global->__pyx_codeobj_tab[11] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_get_into, __pyx_mstate->__pyx_kp_b_iso88591_SSllm_F_1_U_y_22C1FJZZ_F_axq_a, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[11])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 420};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 459};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_torn, __pyx_mstate->__pyx_n_u_remaps, __pyx_mstate->__pyx_n_u_stats};
     __pyx_mstate_global->__pyx_codeobj_tab[12] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_stats, __pyx_mstate->__pyx_kp_b_iso88591_A_T_E_at7_t7_2V3a_G81Be6_gXQb_V1, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[12])) goto bad;
   }
@@ -13120,9 +16307,39 @@ static int __Pyx_CreateCodeObjects(__pyx_mstatetype *__pyx_mstate) {
     __pyx_mstate_global->__pyx_codeobj_tab[14] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_tree_fragment, __pyx_mstate->__pyx_n_u_setstate_cython, __pyx_mstate->__pyx_kp_b_iso88591_Q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[14])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {9, 0, 0, 33, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 433};
-    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_kind, __pyx_mstate->__pyx_n_u_keys, __pyx_mstate->__pyx_n_u_values, __pyx_mstate->__pyx_n_u_version, __pyx_mstate->__pyx_n_u_expected, __pyx_mstate->__pyx_n_u_expiry_s, __pyx_mstate->__pyx_n_u_backends, __pyx_mstate->__pyx_n_u_copies, __pyx_mstate->__pyx_n_u_frame_bytes_max, __pyx_mstate->__pyx_n_u_count, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_header, __pyx_mstate->__pyx_n_u_slice, __pyx_mstate->__pyx_n_u_bytes_here, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_copy, __pyx_mstate->__pyx_n_u_at, __pyx_mstate->__pyx_n_u_filled, __pyx_mstate->__pyx_n_u_taken, __pyx_mstate->__pyx_n_u_head, __pyx_mstate->__pyx_n_u_packed, __pyx_mstate->__pyx_n_u_numbers, __pyx_mstate->__pyx_n_u_groups, __pyx_mstate->__pyx_n_u_key, __pyx_mstate->__pyx_n_u_value, __pyx_mstate->__pyx_n_u_frame, __pyx_mstate->__pyx_n_u_first_sequence, __pyx_mstate->__pyx_n_u_more, __pyx_mstate->__pyx_n_u_n, __pyx_mstate->__pyx_n_u_clock, __pyx_mstate->__pyx_n_u_client, __pyx_mstate->__pyx_n_u_sequence, __pyx_mstate->__pyx_n_u__5};
-    __pyx_mstate_global->__pyx_codeobj_tab[15] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_pack, __pyx_mstate->__pyx_kp_b_iso88591_Cq_q_q_4uE_t2S_j_a_LAQ_wgU_c_V3, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[15])) goto bad;
+    const __Pyx_PyCode_New_function_description descr = {7, 0, 0, 15, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 504};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_host, __pyx_mstate->__pyx_n_u_port, __pyx_mstate->__pyx_n_u_ticket, __pyx_mstate->__pyx_n_u_instance, __pyx_mstate->__pyx_n_u_deadline_s, __pyx_mstate->__pyx_n_u_why, __pyx_mstate->__pyx_n_u_told, __pyx_mstate->__pyx_n_u_name_2, __pyx_mstate->__pyx_n_u_name_at, __pyx_mstate->__pyx_n_u_ticket_at, __pyx_mstate->__pyx_n_u_deadline_ms, __pyx_mstate->__pyx_n_u_error, __pyx_mstate->__pyx_n_u_connected};
+    __pyx_mstate_global->__pyx_codeobj_tab[15] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_attach, __pyx_mstate->__pyx_kp_b_iso88591_A_gQ_1_K1A_4L_RvRq_Q_3axs_A_1Cq0, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[15])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 529};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2};
+    __pyx_mstate_global->__pyx_codeobj_tab[16] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_detach, __pyx_mstate->__pyx_kp_b_iso88591_A_F_1_4y_HA, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[16])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 534};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_backend_2};
+    __pyx_mstate_global->__pyx_codeobj_tab[17] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_attached, __pyx_mstate->__pyx_kp_b_iso88591_A_xr_Zt4y_A, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[17])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 14, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 538};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_frames, __pyx_mstate->__pyx_n_u_deadline_s, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_count, __pyx_mstate->__pyx_n_u_parcels, __pyx_mstate->__pyx_n_u_outcomes, __pyx_mstate->__pyx_n_u_result, __pyx_mstate->__pyx_n_u_frame, __pyx_mstate->__pyx_n_u_room, __pyx_mstate->__pyx_n_u_deadline_ns, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_numbers, __pyx_mstate->__pyx_n_u_told};
+    __pyx_mstate_global->__pyx_codeobj_tab[18] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_deliver, __pyx_mstate->__pyx_kp_b_iso88591_A_s_1_F_1_F_avRs_xs_k_2_1_U_1_0, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[18])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 1};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self};
+    __pyx_mstate_global->__pyx_codeobj_tab[19] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_tree_fragment, __pyx_mstate->__pyx_n_u_reduce_cython, __pyx_mstate->__pyx_kp_b_iso88591_Q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[19])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 3};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_pyx_state};
+    __pyx_mstate_global->__pyx_codeobj_tab[20] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_tree_fragment, __pyx_mstate->__pyx_n_u_setstate_cython, __pyx_mstate->__pyx_kp_b_iso88591_Q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[20])) goto bad;
+  }
+  {
+    const __Pyx_PyCode_New_function_description descr = {9, 0, 0, 33, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 571};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_kind, __pyx_mstate->__pyx_n_u_keys, __pyx_mstate->__pyx_n_u_values, __pyx_mstate->__pyx_n_u_version, __pyx_mstate->__pyx_n_u_expected, __pyx_mstate->__pyx_n_u_expiry_s, __pyx_mstate->__pyx_n_u_backends, __pyx_mstate->__pyx_n_u_copies, __pyx_mstate->__pyx_n_u_frame_bytes_max, __pyx_mstate->__pyx_n_u_count, __pyx_mstate->__pyx_n_u_i, __pyx_mstate->__pyx_n_u_header, __pyx_mstate->__pyx_n_u_slice, __pyx_mstate->__pyx_n_u_bytes_here, __pyx_mstate->__pyx_n_u_backend_2, __pyx_mstate->__pyx_n_u_copy, __pyx_mstate->__pyx_n_u_at, __pyx_mstate->__pyx_n_u_filled, __pyx_mstate->__pyx_n_u_taken, __pyx_mstate->__pyx_n_u_head, __pyx_mstate->__pyx_n_u_packed, __pyx_mstate->__pyx_n_u_numbers, __pyx_mstate->__pyx_n_u_groups, __pyx_mstate->__pyx_n_u_key, __pyx_mstate->__pyx_n_u_value, __pyx_mstate->__pyx_n_u_frame, __pyx_mstate->__pyx_n_u_first_sequence, __pyx_mstate->__pyx_n_u_more, __pyx_mstate->__pyx_n_u_n, __pyx_mstate->__pyx_n_u_clock, __pyx_mstate->__pyx_n_u_client, __pyx_mstate->__pyx_n_u_sequence, __pyx_mstate->__pyx_n_u__6};
+    __pyx_mstate_global->__pyx_codeobj_tab[21] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__client_pyx, __pyx_mstate->__pyx_n_u_pack, __pyx_mstate->__pyx_kp_b_iso88591_Cq_q_q_4uE_t2S_j_a_LAQ_wgU_c_V3, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[21])) goto bad;
   }
   Py_DECREF(tuple_dedup_map);
   return 0;
@@ -16544,6 +19761,118 @@ static CYTHON_INLINE int __Pyx_SetItemInt_Fast(PyObject *o, Py_ssize_t i, PyObje
     return __Pyx_SetItemInt_Generic(o, PyLong_FromSsize_t(i), v);
 }
 
+/* CIntToPyUnicode */
+static CYTHON_INLINE PyObject* __Pyx_uchar___Pyx_PyUnicode_From_size_t(size_t value, Py_ssize_t width, char padding_char) {
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#endif
+    const size_t neg_one = (size_t) -1, const_zero = (size_t) 0;
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic pop
+#endif
+    const int is_unsigned = neg_one > const_zero;
+    if (unlikely(!(is_unsigned || value == 0 || value > 0) ||
+                    !(sizeof(value) <= 2 || value & ~ (size_t) 0x01fffff || __Pyx_CheckUnicodeValue((int) value)))) {
+        PyErr_SetString(PyExc_OverflowError, "%c arg not in range(0x110000)");
+        return NULL;
+    }
+    if (width <= 1) {
+        return PyUnicode_FromOrdinal((int) value);
+    }
+    return __Pyx_PyUnicode_FromOrdinal_Padded((int) value, width, padding_char);
+}
+static CYTHON_INLINE PyObject* __Pyx____Pyx_PyUnicode_From_size_t(size_t value, Py_ssize_t width, char padding_char, char format_char) {
+    char digits[sizeof(size_t)*3+2];
+    char *dpos, *end = digits + sizeof(size_t)*3+2;
+    const char *hex_digits = DIGITS_HEX;
+    Py_ssize_t length, ulength;
+    int prepend_sign, last_one_off;
+    size_t remaining;
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#endif
+    const size_t neg_one = (size_t) -1, const_zero = (size_t) 0;
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic pop
+#endif
+    const int is_unsigned = neg_one > const_zero;
+    if (format_char == 'X') {
+        hex_digits += 16;
+        format_char = 'x';
+    }
+    remaining = value;
+    last_one_off = 0;
+    dpos = end;
+    do {
+        int digit_pos;
+        switch (format_char) {
+        case 'o':
+            digit_pos = abs((int)(remaining % (8*8)));
+            remaining = (size_t) (remaining / (8*8));
+            dpos -= 2;
+            memcpy(dpos, DIGIT_PAIRS_8 + digit_pos * 2, 2);
+            last_one_off = (digit_pos < 8);
+            break;
+        case 'd':
+            digit_pos = abs((int)(remaining % (10*10)));
+            remaining = (size_t) (remaining / (10*10));
+            dpos -= 2;
+            memcpy(dpos, DIGIT_PAIRS_10 + digit_pos * 2, 2);
+            last_one_off = (digit_pos < 10);
+            break;
+        case 'x':
+            *(--dpos) = hex_digits[abs((int)(remaining % 16))];
+            remaining = (size_t) (remaining / 16);
+            break;
+        default:
+            assert(0);
+            break;
+        }
+    } while (unlikely(remaining != 0));
+    assert(!last_one_off || *dpos == '0');
+    dpos += last_one_off;
+    length = end - dpos;
+    ulength = length;
+    prepend_sign = 0;
+    if (!is_unsigned && value <= neg_one) {
+        if (padding_char == ' ' || width <= length + 1) {
+            *(--dpos) = '-';
+            ++length;
+        } else {
+            prepend_sign = 1;
+        }
+        ++ulength;
+    }
+    if (width > ulength) {
+        ulength = width;
+    }
+    if (ulength == 1) {
+        return PyUnicode_FromOrdinal(*dpos);
+    }
+    return __Pyx_PyUnicode_BuildFromAscii(ulength, dpos, (int) length, prepend_sign, padding_char);
+}
+
+/* DictGetItem */
+#if !CYTHON_COMPILING_IN_PYPY
+static PyObject *__Pyx_PyDict_GetItem(PyObject *d, PyObject* key) {
+    PyObject *value;
+    if (unlikely(__Pyx_PyDict_GetItemRef(d, key, &value) == 0)) { // no value, no error
+        if (unlikely(PyTuple_Check(key))) {
+            PyObject* args = PyTuple_Pack(1, key);
+            if (likely(args)) {
+                PyErr_SetObject(PyExc_KeyError, args);
+                Py_DECREF(args);
+            }
+        } else {
+            PyErr_SetObject(PyExc_KeyError, key);
+        }
+    }
+    return value;
+}
+#endif
+
 /* UnicodeConcatInPlace */
 # if CYTHON_COMPILING_IN_CPYTHON
 static int
@@ -17968,6 +21297,272 @@ bad:
 /* Import */
 static PyObject *__Pyx_Import(PyObject *name, PyObject *const *imported_names, Py_ssize_t len_imported_names, PyObject *qualname, int level) {
     return __Pyx__Import(name, imported_names, len_imported_names, qualname, __pyx_mstate_global->__pyx_d, level);
+}
+
+/* ImportFrom */
+static PyObject* __Pyx_ImportFrom(PyObject* module, PyObject* name) {
+    PyObject* value = __Pyx_PyObject_GetAttrStr(module, name);
+    if (unlikely(!value) && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        const char* module_name_str = 0;
+        PyObject* module_name = 0;
+        PyObject* module_dot = 0;
+        PyObject* full_name = 0;
+        PyErr_Clear();
+        module_name_str = PyModule_GetName(module);
+        if (unlikely(!module_name_str)) { goto modbad; }
+        module_name = PyUnicode_FromString(module_name_str);
+        if (unlikely(!module_name)) { goto modbad; }
+        module_dot = PyUnicode_Concat(module_name, __pyx_mstate_global->__pyx_kp_u__5);
+        if (unlikely(!module_dot)) { goto modbad; }
+        full_name = PyUnicode_Concat(module_dot, name);
+        if (unlikely(!full_name)) { goto modbad; }
+        #if (CYTHON_COMPILING_IN_PYPY && PYPY_VERSION_NUM  < 0x07030400) ||\
+                CYTHON_COMPILING_IN_GRAAL
+        {
+            PyObject *modules = PyImport_GetModuleDict();
+            if (unlikely(!modules))
+                goto modbad;
+            value = PyObject_GetItem(modules, full_name);
+        }
+        #else
+        value = PyImport_GetModule(full_name);
+        #endif
+      modbad:
+        Py_XDECREF(full_name);
+        Py_XDECREF(module_dot);
+        Py_XDECREF(module_name);
+    }
+    if (unlikely(!value)) {
+        PyErr_Format(PyExc_ImportError, "cannot import name %S", name);
+    }
+    return value;
+}
+
+/* Py3UpdateBases */
+static PyObject*
+__Pyx_PEP560_update_bases(PyObject *bases)
+{
+    Py_ssize_t i, j, size_bases;
+    PyObject *base = NULL, *meth, *new_base, *result, *new_bases = NULL;
+#if CYTHON_ASSUME_SAFE_SIZE
+    size_bases = PyTuple_GET_SIZE(bases);
+#else
+    size_bases = PyTuple_Size(bases);
+    if (size_bases < 0) return NULL;
+#endif
+    for (i = 0; i < size_bases; i++) {
+#if CYTHON_AVOID_BORROWED_REFS
+        Py_CLEAR(base);
+#endif
+#if CYTHON_ASSUME_SAFE_MACROS
+        base = PyTuple_GET_ITEM(bases, i);
+#else
+        base = PyTuple_GetItem(bases, i);
+        if (!base) goto error;
+#endif
+#if CYTHON_AVOID_BORROWED_REFS
+        Py_INCREF(base);
+#endif
+        if (PyType_Check(base)) {
+            if (new_bases) {
+                if (PyList_Append(new_bases, base) < 0) {
+                    goto error;
+                }
+            }
+            continue;
+        }
+        meth = __Pyx_PyObject_GetAttrStrNoError(base, __pyx_mstate_global->__pyx_n_u_mro_entries);
+        if (!meth && PyErr_Occurred()) {
+            goto error;
+        }
+        if (!meth) {
+            if (new_bases) {
+                if (PyList_Append(new_bases, base) < 0) {
+                    goto error;
+                }
+            }
+            continue;
+        }
+        new_base = __Pyx_PyObject_CallOneArg(meth, bases);
+        Py_DECREF(meth);
+        if (!new_base) {
+            goto error;
+        }
+        if (!PyTuple_Check(new_base)) {
+            PyErr_SetString(PyExc_TypeError,
+                            "__mro_entries__ must return a tuple");
+            Py_DECREF(new_base);
+            goto error;
+        }
+        if (!new_bases) {
+            if (!(new_bases = PyList_New(i))) {
+                goto error;
+            }
+            for (j = 0; j < i; j++) {
+                PyObject *base_from_list;
+#if CYTHON_ASSUME_SAFE_MACROS
+                base_from_list = PyTuple_GET_ITEM(bases, j);
+                PyList_SET_ITEM(new_bases, j, base_from_list);
+                Py_INCREF(base_from_list);
+#else
+                base_from_list = PyTuple_GetItem(bases, j);
+                if (!base_from_list) goto error;
+                Py_INCREF(base_from_list);
+                if (PyList_SetItem(new_bases, j, base_from_list) < 0) goto error;
+#endif
+            }
+        }
+#if CYTHON_ASSUME_SAFE_SIZE
+        j = PyList_GET_SIZE(new_bases);
+#else
+        j = PyList_Size(new_bases);
+        if (j < 0) goto error;
+#endif
+        if (PyList_SetSlice(new_bases, j, j, new_base) < 0) {
+            goto error;
+        }
+        Py_DECREF(new_base);
+    }
+    if (!new_bases) {
+        Py_INCREF(bases);
+        return bases;
+    }
+    result = PyList_AsTuple(new_bases);
+    Py_DECREF(new_bases);
+#if CYTHON_AVOID_BORROWED_REFS
+    Py_XDECREF(base);
+#endif
+    return result;
+error:
+    Py_XDECREF(new_bases);
+#if CYTHON_AVOID_BORROWED_REFS
+    Py_XDECREF(base);
+#endif
+    return NULL;
+}
+
+/* CalculateMetaclass */
+static PyObject *__Pyx_CalculateMetaclass(PyTypeObject *metaclass, PyObject *bases) {
+    Py_ssize_t i, nbases;
+#if CYTHON_ASSUME_SAFE_SIZE
+    nbases = PyTuple_GET_SIZE(bases);
+#else
+    nbases = PyTuple_Size(bases);
+    if (nbases < 0) return NULL;
+#endif
+    for (i=0; i < nbases; i++) {
+        PyTypeObject *tmptype;
+#if CYTHON_ASSUME_SAFE_MACROS
+        PyObject *tmp = PyTuple_GET_ITEM(bases, i);
+#else
+        PyObject *tmp = PyTuple_GetItem(bases, i);
+        if (!tmp) return NULL;
+#endif
+        tmptype = Py_TYPE(tmp);
+        if (!metaclass) {
+            metaclass = tmptype;
+            continue;
+        }
+        if (PyType_IsSubtype(metaclass, tmptype))
+            continue;
+        if (PyType_IsSubtype(tmptype, metaclass)) {
+            metaclass = tmptype;
+            continue;
+        }
+        PyErr_SetString(PyExc_TypeError,
+                        "metaclass conflict: "
+                        "the metaclass of a derived class "
+                        "must be a (non-strict) subclass "
+                        "of the metaclasses of all its bases");
+        return NULL;
+    }
+    if (!metaclass) {
+        metaclass = &PyType_Type;
+    }
+    Py_INCREF((PyObject*) metaclass);
+    return (PyObject*) metaclass;
+}
+
+/* PyObjectCall2Args (used by Py3ClassCreate) */
+static CYTHON_INLINE PyObject* __Pyx_PyObject_Call2Args(PyObject* function, PyObject* arg1, PyObject* arg2) {
+    PyObject *args[3] = {NULL, arg1, arg2};
+    return __Pyx_PyObject_FastCall(function, args+1, 2 | __Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET);
+}
+
+/* PyObjectLookupSpecial (used by Py3ClassCreate) */
+#if CYTHON_USE_PYTYPE_LOOKUP && CYTHON_USE_TYPE_SLOTS
+static CYTHON_INLINE PyObject* __Pyx__PyObject_LookupSpecial(PyObject* obj, PyObject* attr_name, int with_error) {
+    PyObject *res;
+    PyTypeObject *tp = Py_TYPE(obj);
+    res = _PyType_Lookup(tp, attr_name);
+    if (likely(res)) {
+        descrgetfunc f = Py_TYPE(res)->tp_descr_get;
+        if (!f) {
+            Py_INCREF(res);
+        } else {
+            res = f(res, obj, (PyObject *)tp);
+        }
+    } else if (with_error) {
+        PyErr_SetObject(PyExc_AttributeError, attr_name);
+    }
+    return res;
+}
+#endif
+
+/* Py3ClassCreate */
+static PyObject *__Pyx_Py3MetaclassPrepare(PyObject *metaclass, PyObject *bases, PyObject *name,
+                                           PyObject *qualname, PyObject *mkw, PyObject *modname, PyObject *doc) {
+    PyObject *ns;
+    if (metaclass) {
+        PyObject *prep = __Pyx_PyObject_GetAttrStrNoError(metaclass, __pyx_mstate_global->__pyx_n_u_prepare);
+        if (prep) {
+            PyObject *pargs[3] = {NULL, name, bases};
+            ns = __Pyx_PyObject_FastCallDict(prep, pargs+1, 2 | __Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET, mkw);
+            Py_DECREF(prep);
+        } else {
+            if (unlikely(PyErr_Occurred()))
+                return NULL;
+            ns = PyDict_New();
+        }
+    } else {
+        ns = PyDict_New();
+    }
+    if (unlikely(!ns))
+        return NULL;
+    if (unlikely(PyObject_SetItem(ns, __pyx_mstate_global->__pyx_n_u_module, modname) < 0)) goto bad;
+    if (unlikely(PyObject_SetItem(ns, __pyx_mstate_global->__pyx_n_u_qualname, qualname) < 0)) goto bad;
+    if (unlikely(doc && PyObject_SetItem(ns, __pyx_mstate_global->__pyx_n_u_doc, doc) < 0)) goto bad;
+    return ns;
+bad:
+    Py_DECREF(ns);
+    return NULL;
+}
+static PyObject *__Pyx_Py3ClassCreate(PyObject *metaclass, PyObject *name, PyObject *bases,
+                                      PyObject *dict, PyObject *mkw,
+                                      int calculate_metaclass, int allow_py2_metaclass) {
+    PyObject *result;
+    PyObject *owned_metaclass = NULL;
+    PyObject *margs[4] = {NULL, name, bases, dict};
+    if (allow_py2_metaclass) {
+        owned_metaclass = PyObject_GetItem(dict, __pyx_mstate_global->__pyx_n_u_metaclass);
+        if (owned_metaclass) {
+            metaclass = owned_metaclass;
+        } else if (likely(PyErr_ExceptionMatches(PyExc_KeyError))) {
+            PyErr_Clear();
+        } else {
+            return NULL;
+        }
+    }
+    if (calculate_metaclass && (!metaclass || PyType_Check(metaclass))) {
+        metaclass = __Pyx_CalculateMetaclass((PyTypeObject*) metaclass, bases);
+        Py_XDECREF(owned_metaclass);
+        if (unlikely(!metaclass))
+            return NULL;
+        owned_metaclass = metaclass;
+    }
+    result = __Pyx_PyObject_FastCallDict(metaclass, margs+1, 3 | __Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET, mkw);
+    Py_XDECREF(owned_metaclass);
+    return result;
 }
 
 /* AddModuleRef (used by FetchSharedCythonModule) */
@@ -19800,6 +23395,85 @@ static PyObject *__Pyx_Object_VectorcallMethodKwds(PyObject *name, PyObject *con
     return result;
 }
 #endif
+
+/* CIntToPy */
+static CYTHON_INLINE PyObject* __Pyx_PyLong_From_tr_parcel_state(tr_parcel_state value) {
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#endif
+    const tr_parcel_state neg_one = (tr_parcel_state) -1, const_zero = (tr_parcel_state) 0;
+#ifdef __Pyx_HAS_GCC_DIAGNOSTIC
+#pragma GCC diagnostic pop
+#endif
+    const int is_unsigned = neg_one > const_zero;
+    if (is_unsigned) {
+        if (sizeof(tr_parcel_state) < sizeof(long)) {
+            return PyLong_FromLong((long) value);
+        } else if (sizeof(tr_parcel_state) <= sizeof(unsigned long)) {
+            return PyLong_FromUnsignedLong((unsigned long) value);
+#if !CYTHON_COMPILING_IN_PYPY
+        } else if (sizeof(tr_parcel_state) <= sizeof(unsigned PY_LONG_LONG)) {
+            return PyLong_FromUnsignedLongLong((unsigned PY_LONG_LONG) value);
+#endif
+        }
+    } else {
+        if (sizeof(tr_parcel_state) <= sizeof(long)) {
+            return PyLong_FromLong((long) value);
+        } else if (sizeof(tr_parcel_state) <= sizeof(PY_LONG_LONG)) {
+            return PyLong_FromLongLong((PY_LONG_LONG) value);
+        }
+    }
+    {
+        unsigned char *bytes = (unsigned char *)&value;
+#if !CYTHON_COMPILING_IN_LIMITED_API && PY_VERSION_HEX >= 0x030d00A4
+        if (is_unsigned) {
+            return PyLong_FromUnsignedNativeBytes(bytes, sizeof(value), -1);
+        } else {
+            return PyLong_FromNativeBytes(bytes, sizeof(value), -1);
+        }
+#elif !CYTHON_COMPILING_IN_LIMITED_API && PY_VERSION_HEX < 0x030d0000
+        int one = 1; int little = (int)*(unsigned char *)&one;
+        return _PyLong_FromByteArray(bytes, sizeof(tr_parcel_state),
+                                     little, !is_unsigned);
+#else
+        int one = 1; int little = (int)*(unsigned char *)&one;
+        PyObject *result = NULL, *kwds = NULL;
+        PyObject *py_bytes = NULL, *order_str = NULL, *from_bytes_str = NULL;;
+        py_bytes = PyBytes_FromStringAndSize((char*)bytes, sizeof(tr_parcel_state));
+        if (!py_bytes) goto limited_bad;
+        from_bytes_str = PyUnicode_FromStringAndSize("from_bytes", 10);
+        if (!from_bytes_str) goto limited_bad;
+        order_str = PyUnicode_FromString(little ? "little" : "big");
+        if (!order_str) goto limited_bad;
+        {
+            PyObject *args[] = { (PyObject*)&PyLong_Type, py_bytes, order_str, Py_True };
+            if (!is_unsigned) {
+                PyObject *signed_str = PyUnicode_FromStringAndSize("signed", 6);
+                if (!signed_str) goto limited_bad;
+#if CYTHON_VECTORCALL
+                kwds = PyTuple_Pack(1, signed_str);
+#else
+                {
+                    PyObject *keys[] = {signed_str};
+                    PyObject *values[] = {Py_True};
+                    kwds = __Pyx_MakeKwargDict(keys, values, 1);
+                }
+#endif
+                Py_DECREF(signed_str);
+                if (unlikely(!kwds)) goto limited_bad;
+            }
+            result = __Pyx_Object_VectorcallMethodKwds(from_bytes_str, args, 3 | __Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET, kwds);
+        }
+        limited_bad:
+        Py_XDECREF(kwds);
+        Py_XDECREF(order_str);
+        Py_XDECREF(py_bytes);
+        Py_XDECREF(from_bytes_str);
+        return result;
+#endif
+    }
+}
 
 /* CIntToPy */
 static CYTHON_INLINE PyObject* __Pyx_PyLong_From_int(int value) {

@@ -1,3 +1,4 @@
+from enum import IntEnum
 from os import PathLike
 from typing import Literal, overload
 
@@ -24,6 +25,25 @@ def pack(
     copies: int,
     frame_bytes_max: int = 524288,
 ) -> list[tuple[int, bytes, list[int]]]: ...
+
+class Delivery(IntEnum):
+    TAKEN = 1
+    WRONG = 2
+    SHUT = 3
+    MOVED = 4
+    UNSENT = 5
+    UNKNOWN = 6
+
+class Couriers:
+    def __init__(self, backends: int) -> None: ...
+    def attach(
+        self, backend: int, host: str, port: int, ticket: bytes, instance: int, deadline_s: float
+    ) -> None: ...
+    def detach(self, backend: int) -> None: ...
+    def attached(self, backend: int) -> bool: ...
+    def deliver(
+        self, frames: list[tuple[int, bytes, list[int]]], deadline_s: float
+    ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
 class CellClient:
     @property

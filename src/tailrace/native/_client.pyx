@@ -13,6 +13,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import errno
 import os
+from enum import IntEnum
 
 cdef extern from "cell.h" nogil:
     enum:
@@ -116,6 +117,44 @@ cdef extern from "cell_client.h" nogil:
     int _LINK "TR_TROUBLE_LINK"
     int _VIEW "TR_TROUBLE_VIEW"
     int _CONFIG "TR_TROUBLE_CONFIG"
+
+cdef extern from "cell_frame.h" nogil:
+    ctypedef struct tr_welcome:
+        uint64_t instance, config_id
+
+cdef extern from "cell_link.h" nogil:
+    int tr_link_connect(int *connected, tr_welcome *told, const char *host, uint16_t port, const uint8_t *ticket,
+                        uint64_t deadline_ms, char *why)
+
+cdef extern from "cell_courier.h" nogil:
+    ctypedef enum tr_parcel_state:
+        TR_PARCEL_TAKEN, TR_PARCEL_WRONG, TR_PARCEL_SHUT, TR_PARCEL_MOVED, TR_PARCEL_UNSENT, TR_PARCEL_UNKNOWN
+    ctypedef struct tr_parcel:
+        uint32_t backend
+        tr_parcel_state state
+        tr_slice frame
+        uint8_t *outcomes
+        uint64_t outcomes_room, outcomes_count
+        tr_version floor
+    ctypedef struct tr_courier:
+        int socket
+    void tr_courier_attach(tr_courier *courier, int socket, const tr_welcome *told)
+    void tr_courier_detach(tr_courier *courier)
+    void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count,
+                             uint64_t deadline_ns)
+
+
+class Delivery(IntEnum):
+    """What is known of a frame that was sent. Only TAKEN has outcomes; only of UNKNOWN nobody knows if it was taken."""
+    TAKEN = TR_PARCEL_TAKEN
+    WRONG = TR_PARCEL_WRONG
+    SHUT = TR_PARCEL_SHUT
+    MOVED = TR_PARCEL_MOVED
+    UNSENT = TR_PARCEL_UNSENT
+    UNKNOWN = TR_PARCEL_UNKNOWN
+
+
+cdef dict _DELIVERIES = {int(one): one for one in Delivery}
 
 TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
 KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
@@ -428,6 +467,105 @@ cdef class CellClient:
         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
+
+
+cdef class Couriers:
+    """Brings frames of mutations to the engines of a cell's backends. Belongs to one thread at a time."""
+    cdef tr_courier *couriers
+    cdef uint32_t backends
+    cdef bint busy
+
+    def __cinit__(self, uint32_t backends):
+        cdef uint32_t i
+        self.couriers = <tr_courier *> calloc(max(backends, 1), sizeof(tr_courier))
+        if self.couriers == NULL:
+            raise MemoryError(f"no memory for {backends} couriers")
+        self.backends = backends
+        for i in range(backends):
+            self.couriers[i].socket = -1
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.backends):
+            tr_courier_detach(&self.couriers[i])
+        free(self.couriers)
+
+    cdef int check(self, uint32_t backend) except -1:
+        if backend >= self.backends:
+            raise ValueError(f"backend {backend}; there are 0 to {<int> self.backends - 1}")
+        return self.begin()
+
+    cdef int begin(self) except -1:
+        if self.busy:
+            raise RuntimeError("these couriers are out for another thread; use some for each")
+        self.busy = True
+        return 0
+
+    def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, uint64_t instance,
+               double deadline_s):
+        """Connect to a backend's engine. ValueError: another instance is there."""
+        cdef char[TR_WHY_BYTES] why
+        cdef tr_welcome told
+        cdef bytes name = host.encode()
+        cdef const char *name_at = name
+        cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+        cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+        cdef int error, connected = -1
+        if len(ticket) != TICKET_BYTES:
+            raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+        self.check(backend)
+        try:
+            with nogil:
+                error = tr_link_connect(&connected, &told, name_at, port, ticket_at, deadline_ms, why)
+            if error:
+                _refuse(error, why, f"{host}:{port}")
+            tr_courier_attach(&self.couriers[backend], connected, &told)
+            if told.instance != instance:
+                tr_courier_detach(&self.couriers[backend])
+                raise ValueError(f"the engine at {host}:{port} has instance {told.instance:x}, not {instance:x}")
+        finally:
+            self.busy = False
+
+    def detach(self, uint32_t backend):
+        self.check(backend)
+        tr_courier_detach(&self.couriers[backend])
+        self.busy = False
+
+    def attached(self, uint32_t backend):
+        """Whether there is a connection; it may turn out to be broken."""
+        return backend < self.backends and self.couriers[backend].socket >= 0
+
+    def deliver(self, list frames not None, double deadline_s):
+        """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+        cdef size_t i, count = len(frames)
+        cdef tr_parcel *parcels
+        cdef list outcomes = [], result = []
+        cdef bytes frame, room
+        cdef uint64_t deadline_ns = _after(deadline_s)
+        self.begin()
+        parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
+        try:
+            if parcels == NULL:
+                raise MemoryError(f"no memory for {count} frames")
+            for i in range(count):
+                backend, frame, numbers = frames[i]
+                room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
+                outcomes.append(room)
+                parcels[i].backend = backend
+                parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+                parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
+                parcels[i].outcomes_count = len(numbers)
+            with nogil:
+                tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+            for i in range(count):
+                told = b""
+                if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:
+                    told = (<bytes> outcomes[i])[:parcels[i].outcomes_count]
+                result.append((_DELIVERIES[<int> parcels[i].state], told, _as_tuple(parcels[i].floor)))
+            return result
+        finally:
+            free(parcels)
+            self.busy = False
 
 
 def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,

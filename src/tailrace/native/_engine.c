@@ -52,9 +52,10 @@
             "src/tailrace/native/cell_probe.c",
             "src/tailrace/native/cell_view.c",
             "src/tailrace/native/cell_answer.c",
-            "src/tailrace/native/cell_tickets.c",
             "src/tailrace/native/cell_engine.c",
-            "src/tailrace/native/cell_link.c"
+            "src/tailrace/native/cell_link.c",
+            "src/tailrace/native/cell_mutation.c",
+            "src/tailrace/native/cell_tickets.c"
         ]
     },
     "module_name": "tailrace.native._engine"
@@ -1320,6 +1321,7 @@ static int __Pyx_init_tpflags_variables(void) {
 #include "cell.h"
 #include "cell_probe.h"
 #include "cell_frame.h"
+#include "cell_mutation.h"
 #include "cell_engine.h"
 #include "cell_link.h"
 #ifdef _OPENMP
@@ -1734,7 +1736,7 @@ struct __pyx_obj_8tailrace_6native_7_engine_Engine;
 struct __pyx_obj_8tailrace_6native_7_engine_Link;
 struct __pyx_opt_args_8tailrace_6native_7_engine__refuse;
 
-/* "tailrace/native/_engine.pyx":115
+/* "tailrace/native/_engine.pyx":122
  * 
  * 
  * cdef _refuse(int error, str text, where=None):             # <<<<<<<<<<<<<<
@@ -1746,7 +1748,7 @@ struct __pyx_opt_args_8tailrace_6native_7_engine__refuse {
   PyObject *where;
 };
 
-/* "tailrace/native/_engine.pyx":135
+/* "tailrace/native/_engine.pyx":142
  * 
  * 
  * cdef class Engine:             # <<<<<<<<<<<<<<
@@ -1758,10 +1760,11 @@ struct __pyx_obj_8tailrace_6native_7_engine_Engine {
   struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *__pyx_vtab;
   tr_engine *engine;
   PyObject *folder;
+  PyObject *mutator;
 };
 
 
-/* "tailrace/native/_engine.pyx":229
+/* "tailrace/native/_engine.pyx":242
  * 
  * 
  * cdef class Link:             # <<<<<<<<<<<<<<
@@ -1783,7 +1786,7 @@ struct __pyx_obj_8tailrace_6native_7_engine_Link {
 
 
 
-/* "tailrace/native/_engine.pyx":135
+/* "tailrace/native/_engine.pyx":142
  * 
  * 
  * cdef class Engine:             # <<<<<<<<<<<<<<
@@ -1797,7 +1800,7 @@ struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine {
 static struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *__pyx_vtabptr_8tailrace_6native_7_engine_Engine;
 
 
-/* "tailrace/native/_engine.pyx":229
+/* "tailrace/native/_engine.pyx":242
  * 
  * 
  * cdef class Link:             # <<<<<<<<<<<<<<
@@ -3114,6 +3117,8 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
 
 /* Module declarations from "libc.stdint" */
 
+/* Module declarations from "cpython.pycapsule" */
+
 /* Module declarations from "libc.stdlib" */
 
 /* Module declarations from "tailrace.native._engine" */
@@ -3134,10 +3139,11 @@ int __pyx_module_is_main_tailrace__native___engine = 0;
 /* #### Code section: global_var ### */
 /* #### Code section: string_decls ### */
 static const char __pyx_k_replace[] = "replace";
+static const char __pyx_k_tailrace_mutator[] = "tailrace.mutator";
 static const char __pyx_k_The_thin_binding_of_one_sided_re[] = "The thin binding of one-sided reads between hosts: `Engine` serves a cell\047s memory, `Link` reads it.\n\nThe engine\047s thread is C alone and never waits for the interpreter. A Link lets go of the interpreter\047s lock while it\nwaits; it belongs to one thread at a time and says so when two come at once.\n";
 /* #### Code section: decls ### */
 static PyObject *__pyx_pf_8tailrace_6native_7_engine__weaken_hash(CYTHON_UNUSED PyObject *__pyx_self, uint64_t __pyx_v_low_mask, uint64_t __pyx_v_high_mask); /* proto */
-static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self, PyObject *__pyx_v_folder, PyObject *__pyx_v_host, uint16_t __pyx_v_port, uint32_t __pyx_v_connections_max, double __pyx_v_hello_s, double __pyx_v_idle_s, double __pyx_v_stall_s, uint32_t __pyx_v_request_bytes_max, uint64_t __pyx_v_pending_bytes_max); /* proto */
+static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self, PyObject *__pyx_v_folder, PyObject *__pyx_v_host, uint16_t __pyx_v_port, uint32_t __pyx_v_connections_max, double __pyx_v_hello_s, double __pyx_v_idle_s, double __pyx_v_stall_s, uint32_t __pyx_v_request_bytes_max, uint64_t __pyx_v_pending_bytes_max, PyObject *__pyx_v_mutator); /* proto */
 static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self); /* proto */
 static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_4__enter__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self); /* proto */
 static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_6__exit__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self, CYTHON_UNUSED PyObject *__pyx_v__); /* proto */
@@ -3247,7 +3253,7 @@ namespace {
     __Pyx_CachedCFunction __pyx_umethod_PyDict_Type_values;
     PyObject *__pyx_tuple[1];
     PyObject *__pyx_codeobj_tab[19];
-    PyObject *__pyx_string_tab[190];
+    PyObject *__pyx_string_tab[192];
     PyObject *__pyx_number_tab[2];
 /* #### Code section: module_state_contents ### */
 /* PyFrozenDict.module_state_decls */
@@ -3441,52 +3447,54 @@ static __pyx_mstatetype * const __pyx_mstate_global = &__pyx_mstate_global_stati
 #define __pyx_n_u_memory_bytes __pyx_string_tab[141]
 #define __pyx_n_u_misses __pyx_string_tab[142]
 #define __pyx_n_u_monotonic __pyx_string_tab[143]
-#define __pyx_n_u_now_s __pyx_string_tab[144]
-#define __pyx_n_u_os __pyx_string_tab[145]
-#define __pyx_n_u_pending_bytes __pyx_string_tab[146]
-#define __pyx_n_u_pending_bytes_max __pyx_string_tab[147]
-#define __pyx_n_u_pending_bytes_peak __pyx_string_tab[148]
-#define __pyx_n_u_ping __pyx_string_tab[149]
-#define __pyx_n_u_pop __pyx_string_tab[150]
-#define __pyx_n_u_port __pyx_string_tab[151]
-#define __pyx_n_u_probes __pyx_string_tab[152]
-#define __pyx_n_u_read __pyx_string_tab[153]
-#define __pyx_n_u_received_bytes __pyx_string_tab[154]
-#define __pyx_n_u_refused __pyx_string_tab[155]
-#define __pyx_n_u_renewals __pyx_string_tab[156]
-#define __pyx_n_u_renewals_failed __pyx_string_tab[157]
-#define __pyx_n_u_request_bytes_max __pyx_string_tab[158]
-#define __pyx_n_u_requests __pyx_string_tab[159]
-#define __pyx_n_u_revoke __pyx_string_tab[160]
-#define __pyx_n_u_scan __pyx_string_tab[161]
-#define __pyx_n_u_scanned __pyx_string_tab[162]
-#define __pyx_n_u_self __pyx_string_tab[163]
-#define __pyx_n_u_sent __pyx_string_tab[164]
-#define __pyx_n_u_sent_bytes __pyx_string_tab[165]
-#define __pyx_n_u_setdefault __pyx_string_tab[166]
-#define __pyx_n_u_stall_s __pyx_string_tab[167]
-#define __pyx_n_u_stats __pyx_string_tab[168]
-#define __pyx_n_u_strerror __pyx_string_tab[169]
-#define __pyx_n_u_tailrace_native__engine __pyx_string_tab[170]
-#define __pyx_n_u_ticket __pyx_string_tab[171]
-#define __pyx_n_u_time __pyx_string_tab[172]
-#define __pyx_n_u_unproven __pyx_string_tab[173]
-#define __pyx_n_u_valid_s __pyx_string_tab[174]
-#define __pyx_n_u_values __pyx_string_tab[175]
-#define __pyx_kp_b_iso88591_Q __pyx_string_tab[176]
-#define __pyx_kp_b_iso88591_A_4q_aq_4vS_a __pyx_string_tab[177]
-#define __pyx_kp_b_iso88591_A_F __pyx_string_tab[178]
-#define __pyx_kp_b_iso88591_A_G1_q __pyx_string_tab[179]
-#define __pyx_kp_b_iso88591_A_z_gQ __pyx_string_tab[180]
-#define __pyx_kp_b_iso88591_A_t1_AT_G1A __pyx_string_tab[181]
-#define __pyx_kp_b_iso88591_A_q_G4way_QiWX_6_E_AQ_1 __pyx_string_tab[182]
-#define __pyx_kp_b_iso88591_A_q_Cq_F_1A_4xq_4q __pyx_string_tab[183]
-#define __pyx_kp_b_iso88591_A_Q_Ja_7_Q_aq __pyx_string_tab[184]
-#define __pyx_kp_b_iso88591_A_F_AT_q_E __pyx_string_tab[185]
-#define __pyx_kp_b_iso88591_A_AT_AQ_E_KuJjPUU_ffkkl_y_E_MQVV __pyx_string_tab[186]
-#define __pyx_kp_b_iso88591_A_at7_aq_5_l_V_5_QVVW_e_44NeST_8 __pyx_string_tab[187]
-#define __pyx_kp_b_iso88591_7q_az __pyx_string_tab[188]
-#define __pyx_kp_b_iso88591_C1_q_Cq_F_4xq_4q __pyx_string_tab[189]
+#define __pyx_n_u_mutated __pyx_string_tab[144]
+#define __pyx_n_u_mutator __pyx_string_tab[145]
+#define __pyx_n_u_now_s __pyx_string_tab[146]
+#define __pyx_n_u_os __pyx_string_tab[147]
+#define __pyx_n_u_pending_bytes __pyx_string_tab[148]
+#define __pyx_n_u_pending_bytes_max __pyx_string_tab[149]
+#define __pyx_n_u_pending_bytes_peak __pyx_string_tab[150]
+#define __pyx_n_u_ping __pyx_string_tab[151]
+#define __pyx_n_u_pop __pyx_string_tab[152]
+#define __pyx_n_u_port __pyx_string_tab[153]
+#define __pyx_n_u_probes __pyx_string_tab[154]
+#define __pyx_n_u_read __pyx_string_tab[155]
+#define __pyx_n_u_received_bytes __pyx_string_tab[156]
+#define __pyx_n_u_refused __pyx_string_tab[157]
+#define __pyx_n_u_renewals __pyx_string_tab[158]
+#define __pyx_n_u_renewals_failed __pyx_string_tab[159]
+#define __pyx_n_u_request_bytes_max __pyx_string_tab[160]
+#define __pyx_n_u_requests __pyx_string_tab[161]
+#define __pyx_n_u_revoke __pyx_string_tab[162]
+#define __pyx_n_u_scan __pyx_string_tab[163]
+#define __pyx_n_u_scanned __pyx_string_tab[164]
+#define __pyx_n_u_self __pyx_string_tab[165]
+#define __pyx_n_u_sent __pyx_string_tab[166]
+#define __pyx_n_u_sent_bytes __pyx_string_tab[167]
+#define __pyx_n_u_setdefault __pyx_string_tab[168]
+#define __pyx_n_u_stall_s __pyx_string_tab[169]
+#define __pyx_n_u_stats __pyx_string_tab[170]
+#define __pyx_n_u_strerror __pyx_string_tab[171]
+#define __pyx_n_u_tailrace_native__engine __pyx_string_tab[172]
+#define __pyx_n_u_ticket __pyx_string_tab[173]
+#define __pyx_n_u_time __pyx_string_tab[174]
+#define __pyx_n_u_unproven __pyx_string_tab[175]
+#define __pyx_n_u_valid_s __pyx_string_tab[176]
+#define __pyx_n_u_values __pyx_string_tab[177]
+#define __pyx_kp_b_iso88591_Q __pyx_string_tab[178]
+#define __pyx_kp_b_iso88591_A_4q_aq_4vS_a __pyx_string_tab[179]
+#define __pyx_kp_b_iso88591_A_F __pyx_string_tab[180]
+#define __pyx_kp_b_iso88591_A_G1_q __pyx_string_tab[181]
+#define __pyx_kp_b_iso88591_A_z_gQ __pyx_string_tab[182]
+#define __pyx_kp_b_iso88591_A_t1_AT_G1A __pyx_string_tab[183]
+#define __pyx_kp_b_iso88591_A_q_G4way_QiWX_6_E_AQ_1 __pyx_string_tab[184]
+#define __pyx_kp_b_iso88591_A_q_Cq_F_1A_4xq_4q __pyx_string_tab[185]
+#define __pyx_kp_b_iso88591_A_Q_Ja_7_Q_aq __pyx_string_tab[186]
+#define __pyx_kp_b_iso88591_A_F_AT_q_E __pyx_string_tab[187]
+#define __pyx_kp_b_iso88591_A_AT_AQ_E_KuJjPUU_ffkkl_y_E_MQVV __pyx_string_tab[188]
+#define __pyx_kp_b_iso88591_A_at7_aq_5_l_V_5_QVVW_e_44NeST_8 __pyx_string_tab[189]
+#define __pyx_kp_b_iso88591_7q_az __pyx_string_tab[190]
+#define __pyx_kp_b_iso88591_C1_q_Cq_F_4xq_4q __pyx_string_tab[191]
 #define __pyx_int_1000 __pyx_number_tab[0]
 #define __pyx_int_1048576 __pyx_number_tab[1]
 /* #### Code section: module_state_clear ### */
@@ -3513,7 +3521,7 @@ static CYTHON_SMALL_CODE int __pyx_m_clear(PyObject *m) {
   Py_CLEAR(clear_module_state->__pyx_umethod_PyDict_Type_values.method);
   for (int i=0; i<1; ++i) { Py_CLEAR(clear_module_state->__pyx_tuple[i]); }
   for (int i=0; i<19; ++i) { Py_CLEAR(clear_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<190; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<192; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<2; ++i) { Py_CLEAR(clear_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_clear_contents ### */
 /* CommonTypesMetaclass.module_state_clear */
@@ -3547,7 +3555,7 @@ static CYTHON_SMALL_CODE int __pyx_m_traverse(PyObject *m, visitproc visit, void
   Py_VISIT(traverse_module_state->__pyx_umethod_PyDict_Type_values.method);
   for (int i=0; i<1; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_tuple[i]); }
   for (int i=0; i<19; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<190; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<192; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<2; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_traverse_contents ### */
 /* CommonTypesMetaclass.module_state_traverse */
@@ -3562,7 +3570,7 @@ return 0;
 #endif
 /* #### Code section: module_code ### */
 
-/* "tailrace/native/_engine.pyx":110
+/* "tailrace/native/_engine.pyx":117
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
@@ -3611,50 +3619,50 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_low_mask,&__pyx_mstate_global->__pyx_n_u_high_mask,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 110, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 117, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 110, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 117, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 110, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 117, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "_weaken_hash", 0) < (0)) __PYX_ERR(0, 110, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "_weaken_hash", 0) < (0)) __PYX_ERR(0, 117, __pyx_L3_error)
     } else {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 110, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 117, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 110, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 117, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     if (values[0]) {
-      __pyx_v_low_mask = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_low_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 110, __pyx_L3_error)
+      __pyx_v_low_mask = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_low_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 117, __pyx_L3_error)
     } else {
       __pyx_v_low_mask = ((uint64_t)((uint64_t)0xFFFFFFFFFFFFFFFF));
     }
     if (values[1]) {
-      __pyx_v_high_mask = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_high_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 110, __pyx_L3_error)
+      __pyx_v_high_mask = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_high_mask == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 117, __pyx_L3_error)
     } else {
       __pyx_v_high_mask = ((uint64_t)((uint64_t)0xFFFFFFFFFFFFFFFF));
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("_weaken_hash", 0, 0, 2, __pyx_nargs); __PYX_ERR(0, 110, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("_weaken_hash", 0, 0, 2, __pyx_nargs); __PYX_ERR(0, 117, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -3682,7 +3690,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine__weaken_hash(CYTHON_UNUSED 
   __Pyx_RefNannyDeclarations
   __Pyx_RefNannySetupContext("_weaken_hash", 0);
 
-  /* "tailrace/native/_engine.pyx":112
+  /* "tailrace/native/_engine.pyx":119
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):
  *     """Only for tests: keep these bits of every hash that links of this process ask for. Without arguments, all again."""
  *     tr_key_hash_weaken(low_mask, high_mask)             # <<<<<<<<<<<<<<
@@ -3691,7 +3699,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine__weaken_hash(CYTHON_UNUSED 
 */
   tr_key_hash_weaken(__pyx_v_low_mask, __pyx_v_high_mask);
 
-  /* "tailrace/native/_engine.pyx":110
+  /* "tailrace/native/_engine.pyx":117
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
@@ -3706,7 +3714,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine__weaken_hash(CYTHON_UNUSED 
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":115
+/* "tailrace/native/_engine.pyx":122
  * 
  * 
  * cdef _refuse(int error, str text, where=None):             # <<<<<<<<<<<<<<
@@ -3740,27 +3748,27 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
     }
   }
 
-  /* "tailrace/native/_engine.pyx":116
+  /* "tailrace/native/_engine.pyx":123
  * 
  * cdef _refuse(int error, str text, where=None):
  *     if error == errno.EINVAL:             # <<<<<<<<<<<<<<
  *         raise ValueError(text)
  *     if where is None:
 */
-  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 116, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 123, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 116, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 123, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_EINVAL); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 116, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_EINVAL); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 123, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_4 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_3, Py_EQ); if (unlikely((__pyx_t_4 < 0))) __PYX_ERR(0, 116, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_3, Py_EQ); if (unlikely((__pyx_t_4 < 0))) __PYX_ERR(0, 123, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   if (unlikely(__pyx_t_4)) {
 
 
-    /* "tailrace/native/_engine.pyx":117
+    /* "tailrace/native/_engine.pyx":124
  * cdef _refuse(int error, str text, where=None):
  *     if error == errno.EINVAL:
  *         raise ValueError(text)             # <<<<<<<<<<<<<<
@@ -3773,14 +3781,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
       PyObject *__pyx_callargs[2] = {__pyx_t_1, __pyx_v_text};
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 117, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 124, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 117, __pyx_L1_error)
+    __PYX_ERR(0, 124, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":116
+    /* "tailrace/native/_engine.pyx":123
  * 
  * cdef _refuse(int error, str text, where=None):
  *     if error == errno.EINVAL:             # <<<<<<<<<<<<<<
@@ -3789,7 +3797,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
 */
   }
 
-  /* "tailrace/native/_engine.pyx":118
+  /* "tailrace/native/_engine.pyx":125
  *     if error == errno.EINVAL:
  *         raise ValueError(text)
  *     if where is None:             # <<<<<<<<<<<<<<
@@ -3800,7 +3808,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
   if (unlikely(__pyx_t_4)) {
 
 
-    /* "tailrace/native/_engine.pyx":119
+    /* "tailrace/native/_engine.pyx":126
  *         raise ValueError(text)
  *     if where is None:
  *         raise OSError(error, text)             # <<<<<<<<<<<<<<
@@ -3808,7 +3816,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
  * 
 */
     __pyx_t_1 = NULL;
-    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 119, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 126, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __pyx_t_5 = 1;
     {
@@ -3816,14 +3824,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_OSError)), __pyx_callargs+__pyx_t_5, (3-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 119, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 126, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 119, __pyx_L1_error)
+    __PYX_ERR(0, 126, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":118
+    /* "tailrace/native/_engine.pyx":125
  *     if error == errno.EINVAL:
  *         raise ValueError(text)
  *     if where is None:             # <<<<<<<<<<<<<<
@@ -3832,7 +3840,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
 */
   }
 
-  /* "tailrace/native/_engine.pyx":120
+  /* "tailrace/native/_engine.pyx":127
  *     if where is None:
  *         raise OSError(error, text)
  *     raise OSError(error, f"{text}: {os.strerror(error)}", where)             # <<<<<<<<<<<<<<
@@ -3840,22 +3848,22 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
  * 
 */
   __pyx_t_2 = NULL;
-  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __pyx_t_6 = __Pyx_PyUnicode_Unicode(__pyx_v_text); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyUnicode_Unicode(__pyx_v_text); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  __pyx_t_8 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_strerror); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyObject_GetAttrStr(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_strerror); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  __pyx_t_9 = __Pyx_PyObject_CallOneArg(__pyx_t_8, __pyx_t_7); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_9 = __Pyx_PyObject_CallOneArg(__pyx_t_8, __pyx_t_7); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_9);
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  __pyx_t_7 = __Pyx_PyObject_FormatSimple(__pyx_t_9, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 120, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyObject_FormatSimple(__pyx_t_9, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
   __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
   __pyx_t_10[0] = __pyx_t_6;
@@ -3870,7 +3878,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
   __pyx_t_12 |= __Pyx_PyUnicode_KIND_04(__pyx_t_10[0]) | __Pyx_PyUnicode_KIND_04(__pyx_t_10[2]);
   #endif
   __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_10, 3, __pyx_t_11, __pyx_t_12);
-  if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 120, __pyx_L1_error)
+  if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 127, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_9);
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
@@ -3881,14 +3889,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
     __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 120, __pyx_L1_error)
+    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 127, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
   }
   __Pyx_Raise(__pyx_t_3, 0, 0, 0);
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __PYX_ERR(0, 120, __pyx_L1_error)
+  __PYX_ERR(0, 127, __pyx_L1_error)
 
-  /* "tailrace/native/_engine.pyx":115
+  /* "tailrace/native/_engine.pyx":122
  * 
  * 
  * cdef _refuse(int error, str text, where=None):             # <<<<<<<<<<<<<<
@@ -3912,7 +3920,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine__refuse(int __pyx_v_error, P
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":123
+/* "tailrace/native/_engine.pyx":130
  * 
  * 
  * cdef const uint8_t *_ticket(bytes ticket) except NULL:             # <<<<<<<<<<<<<<
@@ -3938,7 +3946,7 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("_ticket", 0);
 
-  /* "tailrace/native/_engine.pyx":124
+  /* "tailrace/native/_engine.pyx":131
  * 
  * cdef const uint8_t *_ticket(bytes ticket) except NULL:
  *     if len(ticket) != TR_TICKET_BYTES:             # <<<<<<<<<<<<<<
@@ -3947,16 +3955,16 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
 */
   if (unlikely(__pyx_v_ticket == Py_None)) {
     PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-    __PYX_ERR(0, 124, __pyx_L1_error)
+    __PYX_ERR(0, 131, __pyx_L1_error)
   }
-  __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 124, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 131, __pyx_L1_error)
   __pyx_t_2 = (__pyx_t_1 != TR_TICKET_BYTES);
 
 
   if (unlikely(__pyx_t_2)) {
 
 
-    /* "tailrace/native/_engine.pyx":125
+    /* "tailrace/native/_engine.pyx":132
  * cdef const uint8_t *_ticket(bytes ticket) except NULL:
  *     if len(ticket) != TR_TICKET_BYTES:
  *         raise ValueError(f"a ticket of {len(ticket)} bytes; use {TR_TICKET_BYTES} random ones")             # <<<<<<<<<<<<<<
@@ -3966,13 +3974,13 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
     __pyx_t_4 = NULL;
     if (unlikely(__pyx_v_ticket == Py_None)) {
       PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-      __PYX_ERR(0, 125, __pyx_L1_error)
+      __PYX_ERR(0, 132, __pyx_L1_error)
     }
-    __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 125, __pyx_L1_error)
-    __pyx_t_5 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_1, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 125, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_PyBytes_GET_SIZE(__pyx_v_ticket); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 132, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_Py_ssize_t(__pyx_t_1, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 132, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
 
-    __pyx_t_6 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_TICKET_BYTES, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 125, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_TICKET_BYTES, 0, ' ', 'd'); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 132, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_6);
     __pyx_t_7[0] = __pyx_mstate_global->__pyx_kp_u_a_ticket_of;
     __pyx_t_7[1] = __pyx_t_5;
@@ -3985,7 +3993,7 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
     #endif
     __pyx_t_8 = 0;
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_7, 5, __pyx_t_1, __pyx_t_8);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 125, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 132, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
@@ -3995,14 +4003,14 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 125, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 132, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 125, __pyx_L1_error)
+    __PYX_ERR(0, 132, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":124
+    /* "tailrace/native/_engine.pyx":131
  * 
  * cdef const uint8_t *_ticket(bytes ticket) except NULL:
  *     if len(ticket) != TR_TICKET_BYTES:             # <<<<<<<<<<<<<<
@@ -4011,7 +4019,7 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
 */
   }
 
-  /* "tailrace/native/_engine.pyx":126
+  /* "tailrace/native/_engine.pyx":133
  *     if len(ticket) != TR_TICKET_BYTES:
  *         raise ValueError(f"a ticket of {len(ticket)} bytes; use {TR_TICKET_BYTES} random ones")
  *     return <const uint8_t *> PyBytes_AS_STRING(ticket)             # <<<<<<<<<<<<<<
@@ -4024,7 +4032,7 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":123
+  /* "tailrace/native/_engine.pyx":130
  * 
  * 
  * cdef const uint8_t *_ticket(bytes ticket) except NULL:             # <<<<<<<<<<<<<<
@@ -4047,7 +4055,7 @@ static uint8_t const *__pyx_f_8tailrace_6native_7_engine__ticket(PyObject *__pyx
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":129
+/* "tailrace/native/_engine.pyx":136
  * 
  * 
  * cdef uint64_t _milliseconds(double seconds, str name) except 0:             # <<<<<<<<<<<<<<
@@ -4074,7 +4082,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("_milliseconds", 0);
 
-  /* "tailrace/native/_engine.pyx":130
+  /* "tailrace/native/_engine.pyx":137
  * 
  * cdef uint64_t _milliseconds(double seconds, str name) except 0:
  *     if not 0.001 <= seconds <= 1e6:             # <<<<<<<<<<<<<<
@@ -4091,7 +4099,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
   if (unlikely(__pyx_t_2)) {
 
 
-    /* "tailrace/native/_engine.pyx":131
+    /* "tailrace/native/_engine.pyx":138
  * cdef uint64_t _milliseconds(double seconds, str name) except 0:
  *     if not 0.001 <= seconds <= 1e6:
  *         raise ValueError(f"{name}={seconds:g}; use 0.001 to 1000000 seconds")             # <<<<<<<<<<<<<<
@@ -4099,9 +4107,9 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
  * 
 */
     __pyx_t_4 = NULL;
-    __pyx_t_5 = __Pyx_PyUnicode_Unicode(__pyx_v_name); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 131, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_Unicode(__pyx_v_name); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 138, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
-    __pyx_t_6 = __Pyx_PyUnicode_FromDouble(__pyx_v_seconds, 'g', 6); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 131, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyUnicode_FromDouble(__pyx_v_seconds, 'g', 6); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 138, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_6);
     __pyx_t_7[0] = __pyx_t_5;
     __pyx_t_7[1] = __pyx_mstate_global->__pyx_kp_u__2;
@@ -4116,7 +4124,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
     __pyx_t_9 |= __Pyx_PyUnicode_KIND_04(__pyx_t_7[0]);
     #endif
     __pyx_t_10 = __Pyx_PyUnicode_Join(__pyx_t_7, 4, __pyx_t_8, __pyx_t_9);
-    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 131, __pyx_L1_error)
+    if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 138, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_10);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
@@ -4126,14 +4134,14 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_11, (2-__pyx_t_11) | (__pyx_t_11*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 131, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 138, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 131, __pyx_L1_error)
+    __PYX_ERR(0, 138, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":130
+    /* "tailrace/native/_engine.pyx":137
  * 
  * cdef uint64_t _milliseconds(double seconds, str name) except 0:
  *     if not 0.001 <= seconds <= 1e6:             # <<<<<<<<<<<<<<
@@ -4142,7 +4150,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
 */
   }
 
-  /* "tailrace/native/_engine.pyx":132
+  /* "tailrace/native/_engine.pyx":139
  *     if not 0.001 <= seconds <= 1e6:
  *         raise ValueError(f"{name}={seconds:g}; use 0.001 to 1000000 seconds")
  *     return <uint64_t> (seconds * 1000)             # <<<<<<<<<<<<<<
@@ -4155,7 +4163,7 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":129
+  /* "tailrace/native/_engine.pyx":136
  * 
  * 
  * cdef uint64_t _milliseconds(double seconds, str name) except 0:             # <<<<<<<<<<<<<<
@@ -4178,12 +4186,12 @@ static uint64_t __pyx_f_8tailrace_6native_7_engine__milliseconds(double __pyx_v_
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":144
- *     cdef readonly object folder
+/* "tailrace/native/_engine.pyx":153
+ *     cdef object mutator
  * 
  *     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,             # <<<<<<<<<<<<<<
  *                   double hello_s=5.0, double idle_s=300.0, double stall_s=30.0,
- *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20):
+ *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):
 */
 
 /* Python wrapper */
@@ -4210,11 +4218,12 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   double __pyx_v_stall_s;
   uint32_t __pyx_v_request_bytes_max;
   uint64_t __pyx_v_pending_bytes_max;
+  PyObject *__pyx_v_mutator = 0;
   #if !CYTHON_VECTORCALL_TPNEW
   CYTHON_UNUSED Py_ssize_t __pyx_nargs;
   #endif
   CYTHON_UNUSED PyObject *const *__pyx_kwvalues;
-  PyObject* values[9] = {0,0,0,0,0,0,0,0,0};
+  PyObject* values[10] = {0,0,0,0,0,0,0,0,0,0};
   int __pyx_lineno = 0;
   const char *__pyx_filename = NULL;
   int __pyx_clineno = 0;
@@ -4230,91 +4239,102 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   #endif
   __pyx_kwvalues = __Pyx_KwValues_FASTCALL_TPNEW(__pyx_args, __pyx_nargs);
   {
-    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_folder,&__pyx_mstate_global->__pyx_n_u_host,&__pyx_mstate_global->__pyx_n_u_port,&__pyx_mstate_global->__pyx_n_u_connections_max,&__pyx_mstate_global->__pyx_n_u_hello_s,&__pyx_mstate_global->__pyx_n_u_idle_s,&__pyx_mstate_global->__pyx_n_u_stall_s,&__pyx_mstate_global->__pyx_n_u_request_bytes_max,&__pyx_mstate_global->__pyx_n_u_pending_bytes_max,0};
+    PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_folder,&__pyx_mstate_global->__pyx_n_u_host,&__pyx_mstate_global->__pyx_n_u_port,&__pyx_mstate_global->__pyx_n_u_connections_max,&__pyx_mstate_global->__pyx_n_u_hello_s,&__pyx_mstate_global->__pyx_n_u_idle_s,&__pyx_mstate_global->__pyx_n_u_stall_s,&__pyx_mstate_global->__pyx_n_u_request_bytes_max,&__pyx_mstate_global->__pyx_n_u_pending_bytes_max,&__pyx_mstate_global->__pyx_n_u_mutator,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL_TPNEW(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 144, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 153, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 153, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 153, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 153, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 144, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 153, __pyx_L3_error)
       if (!values[1]) values[1] = __Pyx_NewRef(((PyObject*)__pyx_mstate_global->__pyx_kp_u_127_0_0_1));
+
+      /* "tailrace/native/_engine.pyx":155
+ *     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,
+ *                   double hello_s=5.0, double idle_s=300.0, double stall_s=30.0,
+ *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):             # <<<<<<<<<<<<<<
+ *         cdef tr_engine_config config
+ *         cdef tr_engine *started = NULL
+*/
+      if (!values[9]) values[9] = __Pyx_NewRef(((PyObject *)Py_None));
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 1, 3, i); __PYX_ERR(0, 144, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 1, 3, i); __PYX_ERR(0, 153, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 153, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 153, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 144, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 153, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
       if (!values[1]) values[1] = __Pyx_NewRef(((PyObject*)__pyx_mstate_global->__pyx_kp_u_127_0_0_1));
+      if (!values[9]) values[9] = __Pyx_NewRef(((PyObject *)Py_None));
     }
     __pyx_v_folder = values[0];
     __pyx_v_host = ((PyObject*)values[1]);
     if (values[2]) {
-      __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[2]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 144, __pyx_L3_error)
+      __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[2]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 153, __pyx_L3_error)
     } else {
       __pyx_v_port = ((uint16_t)0);
     }
     if (values[3]) {
-      __pyx_v_connections_max = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_connections_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 144, __pyx_L3_error)
+      __pyx_v_connections_max = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_connections_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 153, __pyx_L3_error)
     } else {
       __pyx_v_connections_max = ((uint32_t)0x400);
     }
     if (values[4]) {
-      __pyx_v_hello_s = __Pyx_PyFloat_AsDouble(values[4]); if (unlikely((__pyx_v_hello_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 145, __pyx_L3_error)
+      __pyx_v_hello_s = __Pyx_PyFloat_AsDouble(values[4]); if (unlikely((__pyx_v_hello_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 154, __pyx_L3_error)
     } else {
       __pyx_v_hello_s = ((double)5.0);
     }
     if (values[5]) {
-      __pyx_v_idle_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_idle_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 145, __pyx_L3_error)
+      __pyx_v_idle_s = __Pyx_PyFloat_AsDouble(values[5]); if (unlikely((__pyx_v_idle_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 154, __pyx_L3_error)
     } else {
       __pyx_v_idle_s = ((double)300.0);
     }
     if (values[6]) {
-      __pyx_v_stall_s = __Pyx_PyFloat_AsDouble(values[6]); if (unlikely((__pyx_v_stall_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 145, __pyx_L3_error)
+      __pyx_v_stall_s = __Pyx_PyFloat_AsDouble(values[6]); if (unlikely((__pyx_v_stall_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 154, __pyx_L3_error)
     } else {
       __pyx_v_stall_s = ((double)30.0);
     }
     if (values[7]) {
-      __pyx_v_request_bytes_max = __Pyx_PyLong_As_uint32_t(values[7]); if (unlikely((__pyx_v_request_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 146, __pyx_L3_error)
+      __pyx_v_request_bytes_max = __Pyx_PyLong_As_uint32_t(values[7]); if (unlikely((__pyx_v_request_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 155, __pyx_L3_error)
     } else {
       __pyx_v_request_bytes_max = ((uint32_t)0x10000);
     }
     if (values[8]) {
-      __pyx_v_pending_bytes_max = __Pyx_PyLong_As_uint64_t(values[8]); if (unlikely((__pyx_v_pending_bytes_max == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 146, __pyx_L3_error)
+      __pyx_v_pending_bytes_max = __Pyx_PyLong_As_uint64_t(values[8]); if (unlikely((__pyx_v_pending_bytes_max == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 155, __pyx_L3_error)
     } else {
       __pyx_v_pending_bytes_max = ((uint64_t)0x4000000);
     }
+    __pyx_v_mutator = values[9];
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 1, 3, __pyx_nargs); __PYX_ERR(0, 144, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 1, 3, __pyx_nargs); __PYX_ERR(0, 153, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -4325,8 +4345,16 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return -1;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 144, __pyx_L1_error)
-  __pyx_r = __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(((struct __pyx_obj_8tailrace_6native_7_engine_Engine *)__pyx_v_self), __pyx_v_folder, __pyx_v_host, __pyx_v_port, __pyx_v_connections_max, __pyx_v_hello_s, __pyx_v_idle_s, __pyx_v_stall_s, __pyx_v_request_bytes_max, __pyx_v_pending_bytes_max);
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 153, __pyx_L1_error)
+  __pyx_r = __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(((struct __pyx_obj_8tailrace_6native_7_engine_Engine *)__pyx_v_self), __pyx_v_folder, __pyx_v_host, __pyx_v_port, __pyx_v_connections_max, __pyx_v_hello_s, __pyx_v_idle_s, __pyx_v_stall_s, __pyx_v_request_bytes_max, __pyx_v_pending_bytes_max, __pyx_v_mutator);
+
+  /* "tailrace/native/_engine.pyx":153
+ *     cdef object mutator
+ * 
+ *     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,             # <<<<<<<<<<<<<<
+ *                   double hello_s=5.0, double idle_s=300.0, double stall_s=30.0,
+ *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):
+*/
 
   /* function exit code */
   goto __pyx_L0;
@@ -4352,7 +4380,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   return __pyx_r;
 }
 
-static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self, PyObject *__pyx_v_folder, PyObject *__pyx_v_host, uint16_t __pyx_v_port, uint32_t __pyx_v_connections_max, double __pyx_v_hello_s, double __pyx_v_idle_s, double __pyx_v_stall_s, uint32_t __pyx_v_request_bytes_max, uint64_t __pyx_v_pending_bytes_max) {
+static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self, PyObject *__pyx_v_folder, PyObject *__pyx_v_host, uint16_t __pyx_v_port, uint32_t __pyx_v_connections_max, double __pyx_v_hello_s, double __pyx_v_idle_s, double __pyx_v_stall_s, uint32_t __pyx_v_request_bytes_max, uint64_t __pyx_v_pending_bytes_max, PyObject *__pyx_v_mutator) {
   tr_engine_config __pyx_v_config;
   tr_engine *__pyx_v_started;
   char __pyx_v_why[TR_WHY_BYTES];
@@ -4375,19 +4403,20 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   PyObject *__pyx_t_12[6];
   PyObject *__pyx_t_13 = NULL;
   PyObject *__pyx_t_14[5];
-  char const *__pyx_t_15;
+  void *__pyx_t_15;
   char const *__pyx_t_16;
-  uint16_t __pyx_t_17;
-  uint32_t __pyx_t_18;
-  uint64_t __pyx_t_19;
-  struct __pyx_opt_args_8tailrace_6native_7_engine__refuse __pyx_t_20;
+  char const *__pyx_t_17;
+  uint16_t __pyx_t_18;
+  uint32_t __pyx_t_19;
+  uint64_t __pyx_t_20;
+  struct __pyx_opt_args_8tailrace_6native_7_engine__refuse __pyx_t_21;
   int __pyx_lineno = 0;
   const char *__pyx_filename = NULL;
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__cinit__", 0);
 
-  /* "tailrace/native/_engine.pyx":148
- *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20):
+  /* "tailrace/native/_engine.pyx":157
+ *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):
  *         cdef tr_engine_config config
  *         cdef tr_engine *started = NULL             # <<<<<<<<<<<<<<
  *         cdef char[TR_WHY_BYTES] why
@@ -4395,7 +4424,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   __pyx_v_started = NULL;
 
-  /* "tailrace/native/_engine.pyx":150
+  /* "tailrace/native/_engine.pyx":159
  *         cdef tr_engine *started = NULL
  *         cdef char[TR_WHY_BYTES] why
  *         cdef bytes path = os.fsencode(folder), name = host.encode()             # <<<<<<<<<<<<<<
@@ -4403,9 +4432,9 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
  *         if not 1 <= connections_max <= 1 << 20:
 */
   __pyx_t_2 = NULL;
-  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 150, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_fsencode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 150, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_fsencode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   __pyx_t_5 = 1;
@@ -4425,18 +4454,18 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
     __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_4, __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 150, __pyx_L1_error)
+    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 159, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
   }
-  if (!(likely(PyBytes_CheckExact(__pyx_t_1))||((__pyx_t_1) == Py_None) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_1))) __PYX_ERR(0, 150, __pyx_L1_error)
+  if (!(likely(PyBytes_CheckExact(__pyx_t_1))||((__pyx_t_1) == Py_None) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_1))) __PYX_ERR(0, 159, __pyx_L1_error)
   __pyx_v_path = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
-  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 150, __pyx_L1_error)
+  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_name = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":152
+  /* "tailrace/native/_engine.pyx":161
  *         cdef bytes path = os.fsencode(folder), name = host.encode()
  *         cdef int error
  *         if not 1 <= connections_max <= 1 << 20:             # <<<<<<<<<<<<<<
@@ -4453,7 +4482,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   if (unlikely(__pyx_t_7)) {
 
 
-    /* "tailrace/native/_engine.pyx":153
+    /* "tailrace/native/_engine.pyx":162
  *         cdef int error
  *         if not 1 <= connections_max <= 1 << 20:
  *             raise ValueError(f"connections_max={connections_max}; use 1 to {1 << 20}")             # <<<<<<<<<<<<<<
@@ -4461,7 +4490,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "
 */
     __pyx_t_4 = NULL;
-    __pyx_t_2 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_connections_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 153, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_connections_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 162, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __pyx_t_8[0] = __pyx_mstate_global->__pyx_kp_u_connections_max_2;
     __pyx_t_8[1] = __pyx_t_2;
@@ -4472,7 +4501,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
     #endif
     __pyx_t_10 = 0;
     __pyx_t_3 = __Pyx_PyUnicode_Join(__pyx_t_8, 3, __pyx_t_9, __pyx_t_10);
-    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 153, __pyx_L1_error)
+    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 162, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     __pyx_t_5 = 1;
@@ -4481,14 +4510,14 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
       __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 153, __pyx_L1_error)
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 162, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
     }
     __Pyx_Raise(__pyx_t_1, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-    __PYX_ERR(0, 153, __pyx_L1_error)
+    __PYX_ERR(0, 162, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":152
+    /* "tailrace/native/_engine.pyx":161
  *         cdef bytes path = os.fsencode(folder), name = host.encode()
  *         cdef int error
  *         if not 1 <= connections_max <= 1 << 20:             # <<<<<<<<<<<<<<
@@ -4497,7 +4526,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_engine.pyx":154
+  /* "tailrace/native/_engine.pyx":163
  *         if not 1 <= connections_max <= 1 << 20:
  *             raise ValueError(f"connections_max={connections_max}; use 1 to {1 << 20}")
  *         if not TR_REQUEST_BYTES_LEAST <= request_bytes_max <= TR_REQUEST_BYTES_MOST:             # <<<<<<<<<<<<<<
@@ -4514,7 +4543,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   if (unlikely(__pyx_t_6)) {
 
 
-    /* "tailrace/native/_engine.pyx":155
+    /* "tailrace/native/_engine.pyx":164
  *             raise ValueError(f"connections_max={connections_max}; use 1 to {1 << 20}")
  *         if not TR_REQUEST_BYTES_LEAST <= request_bytes_max <= TR_REQUEST_BYTES_MOST:
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "             # <<<<<<<<<<<<<<
@@ -4522,19 +4551,19 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:
 */
     __pyx_t_3 = NULL;
-    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_request_bytes_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 155, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyUnicode_From_uint32_t(__pyx_v_request_bytes_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 164, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
-    __pyx_t_2 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_REQUEST_BYTES_LEAST, 0, ' ', 'd'); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 155, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_REQUEST_BYTES_LEAST, 0, ' ', 'd'); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 164, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
 
-    /* "tailrace/native/_engine.pyx":156
+    /* "tailrace/native/_engine.pyx":165
  *         if not TR_REQUEST_BYTES_LEAST <= request_bytes_max <= TR_REQUEST_BYTES_MOST:
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "
  *                              f"{TR_REQUEST_BYTES_MOST}")             # <<<<<<<<<<<<<<
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:
  *             raise ValueError(f"pending_bytes_max={pending_bytes_max}; use {TR_ENGINE_PENDING_LEAST} or more")
 */
-    __pyx_t_11 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_REQUEST_BYTES_MOST, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 156, __pyx_L1_error)
+    __pyx_t_11 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_REQUEST_BYTES_MOST, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 165, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_11);
     __pyx_t_12[0] = __pyx_mstate_global->__pyx_kp_u_request_bytes_max_2;
     __pyx_t_12[1] = __pyx_t_4;
@@ -4543,7 +4572,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
     __pyx_t_12[4] = __pyx_mstate_global->__pyx_kp_u_to;
     __pyx_t_12[5] = __pyx_t_11;
 
-    /* "tailrace/native/_engine.pyx":155
+    /* "tailrace/native/_engine.pyx":164
  *             raise ValueError(f"connections_max={connections_max}; use 1 to {1 << 20}")
  *         if not TR_REQUEST_BYTES_LEAST <= request_bytes_max <= TR_REQUEST_BYTES_MOST:
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "             # <<<<<<<<<<<<<<
@@ -4556,7 +4585,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
     #endif
     __pyx_t_10 = 0;
     __pyx_t_13 = __Pyx_PyUnicode_Join(__pyx_t_12, 6, __pyx_t_9, __pyx_t_10);
-    if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 155, __pyx_L1_error)
+    if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 164, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_13);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
@@ -4567,14 +4596,14 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
       __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
       __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
-      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 155, __pyx_L1_error)
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 164, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
     }
     __Pyx_Raise(__pyx_t_1, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-    __PYX_ERR(0, 155, __pyx_L1_error)
+    __PYX_ERR(0, 164, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":154
+    /* "tailrace/native/_engine.pyx":163
  *         if not 1 <= connections_max <= 1 << 20:
  *             raise ValueError(f"connections_max={connections_max}; use 1 to {1 << 20}")
  *         if not TR_REQUEST_BYTES_LEAST <= request_bytes_max <= TR_REQUEST_BYTES_MOST:             # <<<<<<<<<<<<<<
@@ -4583,7 +4612,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_engine.pyx":157
+  /* "tailrace/native/_engine.pyx":166
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "
  *                              f"{TR_REQUEST_BYTES_MOST}")
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:             # <<<<<<<<<<<<<<
@@ -4595,17 +4624,17 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   if (unlikely(__pyx_t_6)) {
 
 
-    /* "tailrace/native/_engine.pyx":158
+    /* "tailrace/native/_engine.pyx":167
  *                              f"{TR_REQUEST_BYTES_MOST}")
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:
  *             raise ValueError(f"pending_bytes_max={pending_bytes_max}; use {TR_ENGINE_PENDING_LEAST} or more")             # <<<<<<<<<<<<<<
  *         self.folder = folder
- *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
+ *         memset(&config, 0, sizeof(config))
 */
     __pyx_t_13 = NULL;
-    __pyx_t_3 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_pending_bytes_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 158, __pyx_L1_error)
+    __pyx_t_3 = __Pyx_PyUnicode_From_uint64_t(__pyx_v_pending_bytes_max, 0, ' ', 'd'); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 167, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
-    __pyx_t_11 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_ENGINE_PENDING_LEAST, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 158, __pyx_L1_error)
+    __pyx_t_11 = __Pyx_PyUnicode_From___pyx_anon_enum(TR_ENGINE_PENDING_LEAST, 0, ' ', 'd'); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 167, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_11);
     __pyx_t_14[0] = __pyx_mstate_global->__pyx_kp_u_pending_bytes_max_2;
     __pyx_t_14[1] = __pyx_t_3;
@@ -4618,7 +4647,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
     #endif
     __pyx_t_10 = 0;
     __pyx_t_2 = __Pyx_PyUnicode_Join(__pyx_t_14, 5, __pyx_t_9, __pyx_t_10);
-    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 158, __pyx_L1_error)
+    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 167, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
     __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
@@ -4628,14 +4657,14 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
       __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_13); __pyx_t_13 = 0;
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 158, __pyx_L1_error)
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 167, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
     }
     __Pyx_Raise(__pyx_t_1, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-    __PYX_ERR(0, 158, __pyx_L1_error)
+    __PYX_ERR(0, 167, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":157
+    /* "tailrace/native/_engine.pyx":166
  *             raise ValueError(f"request_bytes_max={request_bytes_max}; use {TR_REQUEST_BYTES_LEAST} to "
  *                              f"{TR_REQUEST_BYTES_MOST}")
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:             # <<<<<<<<<<<<<<
@@ -4644,88 +4673,140 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_engine.pyx":159
+  /* "tailrace/native/_engine.pyx":168
  *         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:
  *             raise ValueError(f"pending_bytes_max={pending_bytes_max}; use {TR_ENGINE_PENDING_LEAST} or more")
  *         self.folder = folder             # <<<<<<<<<<<<<<
- *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
- *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
+ *         memset(&config, 0, sizeof(config))
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine
 */
   __Pyx_INCREF(__pyx_v_folder);
   __Pyx_GIVEREF(__pyx_v_folder);
   __Pyx_GOTREF(__pyx_v_self->folder);
   __Pyx_DECREF_SET(__pyx_v_self->folder, __pyx_v_folder);
 
-  /* "tailrace/native/_engine.pyx":160
+  /* "tailrace/native/_engine.pyx":169
  *             raise ValueError(f"pending_bytes_max={pending_bytes_max}; use {TR_ENGINE_PENDING_LEAST} or more")
  *         self.folder = folder
+ *         memset(&config, 0, sizeof(config))             # <<<<<<<<<<<<<<
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+*/
+  (void)(memset((&__pyx_v_config), 0, (sizeof(__pyx_v_config))));
+
+  /* "tailrace/native/_engine.pyx":170
+ *         self.folder = folder
+ *         memset(&config, 0, sizeof(config))
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine             # <<<<<<<<<<<<<<
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+ *             self.mutator = mutator
+*/
+  __pyx_t_6 = (__pyx_v_mutator != Py_None);
+  if (__pyx_t_6) {
+
+
+    /* "tailrace/native/_engine.pyx":171
+ *         memset(&config, 0, sizeof(config))
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]             # <<<<<<<<<<<<<<
+ *             self.mutator = mutator
+ *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
+*/
+    __pyx_t_15 = PyCapsule_GetPointer(__pyx_v_mutator, __pyx_k_tailrace_mutator); if (unlikely(__pyx_t_15 == ((void *)NULL) && PyErr_Occurred())) __PYX_ERR(0, 171, __pyx_L1_error)
+    __pyx_v_config.mutator = (((tr_mutator *)__pyx_t_15)[0]);
+
+
+    /* "tailrace/native/_engine.pyx":172
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+ *             self.mutator = mutator             # <<<<<<<<<<<<<<
+ *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
+ *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
+*/
+    __Pyx_INCREF(__pyx_v_mutator);
+    __Pyx_GIVEREF(__pyx_v_mutator);
+    __Pyx_GOTREF(__pyx_v_self->mutator);
+    __Pyx_DECREF_SET(__pyx_v_self->mutator, __pyx_v_mutator);
+
+    /* "tailrace/native/_engine.pyx":170
+ *         self.folder = folder
+ *         memset(&config, 0, sizeof(config))
+ *         if mutator is not None:  # of the cell itself: it lives as long as the engine             # <<<<<<<<<<<<<<
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+ *             self.mutator = mutator
+*/
+  }
+
+  /* "tailrace/native/_engine.pyx":173
+ *             config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+ *             self.mutator = mutator
  *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max             # <<<<<<<<<<<<<<
  *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
  *         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")
 */
   if (unlikely(__pyx_v_path == Py_None)) {
     PyErr_SetString(PyExc_TypeError, "expected bytes, NoneType found");
-    __PYX_ERR(0, 160, __pyx_L1_error)
+    __PYX_ERR(0, 173, __pyx_L1_error)
   }
-  __pyx_t_15 = __Pyx_PyBytes_AsString(__pyx_v_path); if (unlikely((!__pyx_t_15) && PyErr_Occurred())) __PYX_ERR(0, 160, __pyx_L1_error)
-  __pyx_t_16 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_16) && PyErr_Occurred())) __PYX_ERR(0, 160, __pyx_L1_error)
-  __pyx_t_17 = __pyx_v_port;
+  __pyx_t_16 = __Pyx_PyBytes_AsString(__pyx_v_path); if (unlikely((!__pyx_t_16) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L1_error)
+  __pyx_t_17 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_17) && PyErr_Occurred())) __PYX_ERR(0, 173, __pyx_L1_error)
+  __pyx_t_18 = __pyx_v_port;
 
-  __pyx_t_18 = __pyx_v_connections_max;
+  __pyx_t_19 = __pyx_v_connections_max;
 
-  __pyx_v_config.folder = __pyx_t_15;
-  __pyx_v_config.host = __pyx_t_16;
-  __pyx_v_config.port = __pyx_t_17;
-  __pyx_v_config.connections_max = __pyx_t_18;
+  __pyx_v_config.folder = __pyx_t_16;
+  __pyx_v_config.host = __pyx_t_17;
+  __pyx_v_config.port = __pyx_t_18;
+  __pyx_v_config.connections_max = __pyx_t_19;
 
-  /* "tailrace/native/_engine.pyx":161
- *         self.folder = folder
+  /* "tailrace/native/_engine.pyx":174
+ *             self.mutator = mutator
  *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
  *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")             # <<<<<<<<<<<<<<
  *         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")
 */
-  __pyx_t_19 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_hello_s, __pyx_mstate_global->__pyx_n_u_hello_s); if (unlikely(__pyx_t_19 == ((uint64_t)0))) __PYX_ERR(0, 161, __pyx_L1_error)
-  __pyx_v_config.hello_ms = ((uint32_t)__pyx_t_19);
+  __pyx_t_20 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_hello_s, __pyx_mstate_global->__pyx_n_u_hello_s); if (unlikely(__pyx_t_20 == ((uint64_t)0))) __PYX_ERR(0, 174, __pyx_L1_error)
+  __pyx_v_config.hello_ms = ((uint32_t)__pyx_t_20);
 
 
-  /* "tailrace/native/_engine.pyx":162
+  /* "tailrace/native/_engine.pyx":175
  *         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
  *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
  *         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")             # <<<<<<<<<<<<<<
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max
 */
-  __pyx_t_19 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_idle_s, __pyx_mstate_global->__pyx_n_u_idle_s); if (unlikely(__pyx_t_19 == ((uint64_t)0))) __PYX_ERR(0, 162, __pyx_L1_error)
-  __pyx_v_config.idle_ms = ((uint32_t)__pyx_t_19);
+  __pyx_t_20 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_idle_s, __pyx_mstate_global->__pyx_n_u_idle_s); if (unlikely(__pyx_t_20 == ((uint64_t)0))) __PYX_ERR(0, 175, __pyx_L1_error)
+  __pyx_v_config.idle_ms = ((uint32_t)__pyx_t_20);
 
 
-  /* "tailrace/native/_engine.pyx":163
+  /* "tailrace/native/_engine.pyx":176
  *         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
  *         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")             # <<<<<<<<<<<<<<
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max
  *         with nogil:
 */
-  __pyx_t_19 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_stall_s, __pyx_mstate_global->__pyx_n_u_stall_s); if (unlikely(__pyx_t_19 == ((uint64_t)0))) __PYX_ERR(0, 163, __pyx_L1_error)
-  __pyx_v_config.stall_ms = ((uint32_t)__pyx_t_19);
+  __pyx_t_20 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_stall_s, __pyx_mstate_global->__pyx_n_u_stall_s); if (unlikely(__pyx_t_20 == ((uint64_t)0))) __PYX_ERR(0, 176, __pyx_L1_error)
+  __pyx_v_config.stall_ms = ((uint32_t)__pyx_t_20);
 
 
-  /* "tailrace/native/_engine.pyx":164
+  /* "tailrace/native/_engine.pyx":177
  *         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max             # <<<<<<<<<<<<<<
  *         with nogil:
  *             error = tr_engine_start(&started, &config, why)
 */
-  __pyx_t_18 = __pyx_v_request_bytes_max;
+  __pyx_t_19 = __pyx_v_request_bytes_max;
 
-  __pyx_t_19 = __pyx_v_pending_bytes_max;
+  __pyx_t_20 = __pyx_v_pending_bytes_max;
 
-  __pyx_v_config.request_bytes_max = __pyx_t_18;
-  __pyx_v_config.pending_bytes_max = __pyx_t_19;
+  __pyx_v_config.request_bytes_max = __pyx_t_19;
+  __pyx_v_config.pending_bytes_max = __pyx_t_20;
 
-  /* "tailrace/native/_engine.pyx":165
+  /* "tailrace/native/_engine.pyx":178
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -4738,7 +4819,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_engine.pyx":166
+        /* "tailrace/native/_engine.pyx":179
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max
  *         with nogil:
  *             error = tr_engine_start(&started, &config, why)             # <<<<<<<<<<<<<<
@@ -4748,7 +4829,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
         __pyx_v_error = tr_engine_start((&__pyx_v_started), (&__pyx_v_config), __pyx_v_why);
       }
 
-      /* "tailrace/native/_engine.pyx":165
+      /* "tailrace/native/_engine.pyx":178
  *         config.stall_ms = <uint32_t> _milliseconds(stall_s, "stall_s")
  *         config.request_bytes_max, config.pending_bytes_max = request_bytes_max, pending_bytes_max
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -4759,13 +4840,13 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
         /*normal exit:*/{
           __Pyx_FastGIL_Forget();
           PyEval_RestoreThread(_save);
-          goto __pyx_L8;
+          goto __pyx_L9;
         }
-        __pyx_L8:;
+        __pyx_L9:;
       }
   }
 
-  /* "tailrace/native/_engine.pyx":167
+  /* "tailrace/native/_engine.pyx":180
  *         with nogil:
  *             error = tr_engine_start(&started, &config, why)
  *         if error:             # <<<<<<<<<<<<<<
@@ -4777,21 +4858,21 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   if (__pyx_t_6) {
 
 
-    /* "tailrace/native/_engine.pyx":168
+    /* "tailrace/native/_engine.pyx":181
  *             error = tr_engine_start(&started, &config, why)
  *         if error:
  *             _refuse(error, why.decode("utf-8", "replace"), os.fspath(folder))             # <<<<<<<<<<<<<<
  *         self.engine = started
  * 
 */
-    __pyx_t_9 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_9 == ((Py_ssize_t)-1))) __PYX_ERR(0, 168, __pyx_L1_error)
-    __pyx_t_1 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_9, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 168, __pyx_L1_error)
+    __pyx_t_9 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_9 == ((Py_ssize_t)-1))) __PYX_ERR(0, 181, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_9, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 181, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
 
     __pyx_t_13 = NULL;
-    __Pyx_GetModuleGlobalName(__pyx_t_11, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 168, __pyx_L1_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_11, __pyx_mstate_global->__pyx_n_u_os); if (unlikely(!__pyx_t_11)) __PYX_ERR(0, 181, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_11);
-    __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_11, __pyx_mstate_global->__pyx_n_u_fspath); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 168, __pyx_L1_error)
+    __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_11, __pyx_mstate_global->__pyx_n_u_fspath); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 181, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
     __Pyx_DECREF(__pyx_t_11); __pyx_t_11 = 0;
     __pyx_t_5 = 1;
@@ -4811,18 +4892,18 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_3, __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_13); __pyx_t_13 = 0;
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 168, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 181, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
-    __pyx_t_20.__pyx_n = 1;
-    __pyx_t_20.where = __pyx_t_2;
-    __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__refuse(__pyx_v_error, ((PyObject*)__pyx_t_1), &__pyx_t_20); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 168, __pyx_L1_error)
+    __pyx_t_21.__pyx_n = 1;
+    __pyx_t_21.where = __pyx_t_2;
+    __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__refuse(__pyx_v_error, ((PyObject*)__pyx_t_1), &__pyx_t_21); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 181, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-    /* "tailrace/native/_engine.pyx":167
+    /* "tailrace/native/_engine.pyx":180
  *         with nogil:
  *             error = tr_engine_start(&started, &config, why)
  *         if error:             # <<<<<<<<<<<<<<
@@ -4831,7 +4912,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   }
 
-  /* "tailrace/native/_engine.pyx":169
+  /* "tailrace/native/_engine.pyx":182
  *         if error:
  *             _refuse(error, why.decode("utf-8", "replace"), os.fspath(folder))
  *         self.engine = started             # <<<<<<<<<<<<<<
@@ -4840,12 +4921,12 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
 */
   __pyx_v_self->engine = __pyx_v_started;
 
-  /* "tailrace/native/_engine.pyx":144
- *     cdef readonly object folder
+  /* "tailrace/native/_engine.pyx":153
+ *     cdef object mutator
  * 
  *     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,             # <<<<<<<<<<<<<<
  *                   double hello_s=5.0, double idle_s=300.0, double stall_s=30.0,
- *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20):
+ *                   uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):
 */
 
   /* function exit code */
@@ -4872,7 +4953,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_6Engine___cinit__(struct __pyx_ob
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":171
+/* "tailrace/native/_engine.pyx":184
  *         self.engine = started
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -4896,7 +4977,7 @@ static void __pyx_pw_8tailrace_6native_7_engine_6Engine_3__dealloc__(PyObject *_
 static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_engine_Engine *__pyx_v_self) {
   int __pyx_t_1;
 
-  /* "tailrace/native/_engine.pyx":172
+  /* "tailrace/native/_engine.pyx":185
  * 
  *     def __dealloc__(self):
  *         if self.engine != NULL:             # <<<<<<<<<<<<<<
@@ -4908,7 +4989,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __py
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_engine.pyx":173
+    /* "tailrace/native/_engine.pyx":186
  *     def __dealloc__(self):
  *         if self.engine != NULL:
  *             tr_engine_stop(self.engine)             # <<<<<<<<<<<<<<
@@ -4917,7 +4998,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __py
 */
     tr_engine_stop(__pyx_v_self->engine);
 
-    /* "tailrace/native/_engine.pyx":172
+    /* "tailrace/native/_engine.pyx":185
  * 
  *     def __dealloc__(self):
  *         if self.engine != NULL:             # <<<<<<<<<<<<<<
@@ -4926,7 +5007,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __py
 */
   }
 
-  /* "tailrace/native/_engine.pyx":171
+  /* "tailrace/native/_engine.pyx":184
  *         self.engine = started
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -4938,7 +5019,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_6Engine_2__dealloc__(struct __py
 
 }
 
-/* "tailrace/native/_engine.pyx":175
+/* "tailrace/native/_engine.pyx":188
  *             tr_engine_stop(self.engine)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
@@ -4997,17 +5078,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_4__enter__(struct _
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__enter__", 0);
 
-  /* "tailrace/native/_engine.pyx":176
+  /* "tailrace/native/_engine.pyx":189
  * 
  *     def __enter__(self):
  *         self.opened()             # <<<<<<<<<<<<<<
  *         return self
  * 
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 176, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 189, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":177
+  /* "tailrace/native/_engine.pyx":190
  *     def __enter__(self):
  *         self.opened()
  *         return self             # <<<<<<<<<<<<<<
@@ -5025,7 +5106,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_4__enter__(struct _
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":175
+  /* "tailrace/native/_engine.pyx":188
  *             tr_engine_stop(self.engine)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
@@ -5043,7 +5124,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_4__enter__(struct _
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":179
+/* "tailrace/native/_engine.pyx":192
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
@@ -5091,7 +5172,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_6__exit__(struct __
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__exit__", 0);
 
-  /* "tailrace/native/_engine.pyx":180
+  /* "tailrace/native/_engine.pyx":193
  * 
  *     def __exit__(self, *_):
  *         self.close()             # <<<<<<<<<<<<<<
@@ -5105,12 +5186,12 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_6__exit__(struct __
     PyObject *__pyx_callargs[2] = {__pyx_t_2, NULL};
     __pyx_t_1 = __Pyx_PyObject_FastCallMethod((PyObject*)__pyx_mstate_global->__pyx_n_u_close, __pyx_callargs+__pyx_t_3, (1-__pyx_t_3) | (1*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 180, __pyx_L1_error)
+    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 193, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
   }
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":179
+  /* "tailrace/native/_engine.pyx":192
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
@@ -5132,7 +5213,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_6__exit__(struct __
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":182
+/* "tailrace/native/_engine.pyx":195
  *         self.close()
  * 
  *     cdef tr_engine *opened(self) except NULL:             # <<<<<<<<<<<<<<
@@ -5157,7 +5238,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("opened", 0);
 
-  /* "tailrace/native/_engine.pyx":183
+  /* "tailrace/native/_engine.pyx":196
  * 
  *     cdef tr_engine *opened(self) except NULL:
  *         if self.engine == NULL:             # <<<<<<<<<<<<<<
@@ -5169,7 +5250,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
   if (unlikely(__pyx_t_1)) {
 
 
-    /* "tailrace/native/_engine.pyx":184
+    /* "tailrace/native/_engine.pyx":197
  *     cdef tr_engine *opened(self) except NULL:
  *         if self.engine == NULL:
  *             raise ValueError(f"the engine for {self.folder} is closed")             # <<<<<<<<<<<<<<
@@ -5177,7 +5258,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
  * 
 */
     __pyx_t_3 = NULL;
-    __pyx_t_4 = __Pyx_PyObject_FormatSimple(__pyx_v_self->folder, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 184, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyObject_FormatSimple(__pyx_v_self->folder, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 197, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
     __pyx_t_5[0] = __pyx_mstate_global->__pyx_kp_u_the_engine_for;
     __pyx_t_5[1] = __pyx_t_4;
@@ -5191,7 +5272,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
     __pyx_t_7 |= __Pyx_PyUnicode_KIND_04(__pyx_t_5[1]);
     #endif
     __pyx_t_8 = __Pyx_PyUnicode_Join(__pyx_t_5, 3, __pyx_t_6, __pyx_t_7);
-    if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 184, __pyx_L1_error)
+    if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 197, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_8);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     __pyx_t_9 = 1;
@@ -5200,14 +5281,14 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_9, (2-__pyx_t_9) | (__pyx_t_9*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 184, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 197, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 184, __pyx_L1_error)
+    __PYX_ERR(0, 197, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":183
+    /* "tailrace/native/_engine.pyx":196
  * 
  *     cdef tr_engine *opened(self) except NULL:
  *         if self.engine == NULL:             # <<<<<<<<<<<<<<
@@ -5216,7 +5297,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
 */
   }
 
-  /* "tailrace/native/_engine.pyx":185
+  /* "tailrace/native/_engine.pyx":198
  *         if self.engine == NULL:
  *             raise ValueError(f"the engine for {self.folder} is closed")
  *         return self.engine             # <<<<<<<<<<<<<<
@@ -5229,7 +5310,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":182
+  /* "tailrace/native/_engine.pyx":195
  *         self.close()
  * 
  *     cdef tr_engine *opened(self) except NULL:             # <<<<<<<<<<<<<<
@@ -5251,7 +5332,7 @@ static tr_engine *__pyx_f_8tailrace_6native_7_engine_6Engine_opened(struct __pyx
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":187
+/* "tailrace/native/_engine.pyx":200
  *         return self.engine
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
@@ -5310,7 +5391,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
   int __pyx_t_2;
   __Pyx_RefNannySetupContext("close", 0);
 
-  /* "tailrace/native/_engine.pyx":189
+  /* "tailrace/native/_engine.pyx":202
  *     def close(self):
  *         """Hang up on all links and end the thread."""
  *         cdef tr_engine *engine = self.engine             # <<<<<<<<<<<<<<
@@ -5321,7 +5402,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
 
   __pyx_v_engine = __pyx_t_1;
 
-  /* "tailrace/native/_engine.pyx":190
+  /* "tailrace/native/_engine.pyx":203
  *         """Hang up on all links and end the thread."""
  *         cdef tr_engine *engine = self.engine
  *         self.engine = NULL             # <<<<<<<<<<<<<<
@@ -5330,7 +5411,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
 */
   __pyx_v_self->engine = NULL;
 
-  /* "tailrace/native/_engine.pyx":191
+  /* "tailrace/native/_engine.pyx":204
  *         cdef tr_engine *engine = self.engine
  *         self.engine = NULL
  *         if engine != NULL:             # <<<<<<<<<<<<<<
@@ -5342,7 +5423,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
   if (__pyx_t_2) {
 
 
-    /* "tailrace/native/_engine.pyx":192
+    /* "tailrace/native/_engine.pyx":205
  *         self.engine = NULL
  *         if engine != NULL:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -5355,7 +5436,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "tailrace/native/_engine.pyx":193
+          /* "tailrace/native/_engine.pyx":206
  *         if engine != NULL:
  *             with nogil:
  *                 tr_engine_stop(engine)             # <<<<<<<<<<<<<<
@@ -5365,7 +5446,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
           tr_engine_stop(__pyx_v_engine);
         }
 
-        /* "tailrace/native/_engine.pyx":192
+        /* "tailrace/native/_engine.pyx":205
  *         self.engine = NULL
  *         if engine != NULL:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -5382,7 +5463,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
         }
     }
 
-    /* "tailrace/native/_engine.pyx":191
+    /* "tailrace/native/_engine.pyx":204
  *         cdef tr_engine *engine = self.engine
  *         self.engine = NULL
  *         if engine != NULL:             # <<<<<<<<<<<<<<
@@ -5391,7 +5472,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
 */
   }
 
-  /* "tailrace/native/_engine.pyx":187
+  /* "tailrace/native/_engine.pyx":200
  *         return self.engine
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
@@ -5407,7 +5488,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_8close(struct __pyx
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":195
+/* "tailrace/native/_engine.pyx":208
  *                 tr_engine_stop(engine)
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -5444,33 +5525,33 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_7address___get__(st
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "tailrace/native/_engine.pyx":198
+  /* "tailrace/native/_engine.pyx":211
  *     def address(self):
  *         """(host, port) where it listens."""
  *         return tr_engine_host(self.opened()).decode(), tr_engine_port(self.opened())             # <<<<<<<<<<<<<<
  * 
  *     def admit(self, bytes ticket not None, double valid_s):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 211, __pyx_L1_error)
 
   __pyx_t_2 = tr_engine_host(__pyx_t_1);
 
-  __pyx_t_3 = __Pyx_ssize_strlen(__pyx_t_2); if (unlikely(__pyx_t_3 == ((Py_ssize_t)-1))) __PYX_ERR(0, 198, __pyx_L1_error)
-  __pyx_t_4 = __Pyx_decode_c_string(__pyx_t_2, 0, __pyx_t_3, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_ssize_strlen(__pyx_t_2); if (unlikely(__pyx_t_3 == ((Py_ssize_t)-1))) __PYX_ERR(0, 211, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_decode_c_string(__pyx_t_2, 0, __pyx_t_3, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 211, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
 
-  if (!(likely(PyUnicode_CheckExact(__pyx_t_4)) || __Pyx_RaiseUnexpectedTypeError("str", __pyx_t_4))) __PYX_ERR(0, 198, __pyx_L1_error)
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 198, __pyx_L1_error)
-  __pyx_t_5 = __Pyx_PyLong_From_uint16_t(tr_engine_port(__pyx_t_1)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 198, __pyx_L1_error)
+  if (!(likely(PyUnicode_CheckExact(__pyx_t_4)) || __Pyx_RaiseUnexpectedTypeError("str", __pyx_t_4))) __PYX_ERR(0, 211, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 211, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyLong_From_uint16_t(tr_engine_port(__pyx_t_1)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 211, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
 
-  __pyx_t_6 = PyTuple_New(2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_6 = PyTuple_New(2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 211, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   __Pyx_INCREF(__pyx_t_4);
   __Pyx_GIVEREF(__pyx_t_4);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 0, __pyx_t_4) != (0)) __PYX_ERR(0, 198, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 0, __pyx_t_4) != (0)) __PYX_ERR(0, 211, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_5);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 1, __pyx_t_5) != (0)) __PYX_ERR(0, 198, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_6, 1, __pyx_t_5) != (0)) __PYX_ERR(0, 211, __pyx_L1_error);
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   __pyx_t_5 = 0;
   {
@@ -5484,7 +5565,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_7address___get__(st
   __pyx_t_6 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":195
+  /* "tailrace/native/_engine.pyx":208
  *                 tr_engine_stop(engine)
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -5505,7 +5586,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_7address___get__(st
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":200
+/* "tailrace/native/_engine.pyx":213
  *         return tr_engine_host(self.opened()).decode(), tr_engine_port(self.opened())
  * 
  *     def admit(self, bytes ticket not None, double valid_s):             # <<<<<<<<<<<<<<
@@ -5554,39 +5635,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_ticket,&__pyx_mstate_global->__pyx_n_u_valid_s,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 200, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 213, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 200, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 213, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 200, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 213, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "admit", 0) < (0)) __PYX_ERR(0, 200, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "admit", 0) < (0)) __PYX_ERR(0, 213, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("admit", 1, 2, 2, i); __PYX_ERR(0, 200, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("admit", 1, 2, 2, i); __PYX_ERR(0, 213, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 200, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 213, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 200, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 213, __pyx_L3_error)
     }
     __pyx_v_ticket = ((PyObject*)values[0]);
-    __pyx_v_valid_s = __Pyx_PyFloat_AsDouble(values[1]); if (unlikely((__pyx_v_valid_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 200, __pyx_L3_error)
+    __pyx_v_valid_s = __Pyx_PyFloat_AsDouble(values[1]); if (unlikely((__pyx_v_valid_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 213, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("admit", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 200, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("admit", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 213, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5597,7 +5678,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 200, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 213, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(((struct __pyx_obj_8tailrace_6native_7_engine_Engine *)__pyx_v_self), __pyx_v_ticket, __pyx_v_valid_s);
 
   /* function exit code */
@@ -5635,42 +5716,42 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("admit", 0);
 
-  /* "tailrace/native/_engine.pyx":202
+  /* "tailrace/native/_engine.pyx":215
  *     def admit(self, bytes ticket not None, double valid_s):
  *         """Let one link in that comes with these 32 random bytes within the time."""
  *         error = tr_engine_admit(self.opened(), _ticket(ticket), _milliseconds(valid_s, "valid_s"))             # <<<<<<<<<<<<<<
  *         if error == errno.EEXIST:
  *             raise ValueError("this ticket is in use; make a new one for each link")
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 202, __pyx_L1_error)
-  __pyx_t_2 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_2 == ((void *)NULL))) __PYX_ERR(0, 202, __pyx_L1_error)
-  __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_valid_s, __pyx_mstate_global->__pyx_n_u_valid_s); if (unlikely(__pyx_t_3 == ((uint64_t)0))) __PYX_ERR(0, 202, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 215, __pyx_L1_error)
+  __pyx_t_2 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_2 == ((void *)NULL))) __PYX_ERR(0, 215, __pyx_L1_error)
+  __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_valid_s, __pyx_mstate_global->__pyx_n_u_valid_s); if (unlikely(__pyx_t_3 == ((uint64_t)0))) __PYX_ERR(0, 215, __pyx_L1_error)
   __pyx_v_error = tr_engine_admit(__pyx_t_1, __pyx_t_2, __pyx_t_3);
 
 
 
 
-  /* "tailrace/native/_engine.pyx":203
+  /* "tailrace/native/_engine.pyx":216
  *         """Let one link in that comes with these 32 random bytes within the time."""
  *         error = tr_engine_admit(self.opened(), _ticket(ticket), _milliseconds(valid_s, "valid_s"))
  *         if error == errno.EEXIST:             # <<<<<<<<<<<<<<
  *             raise ValueError("this ticket is in use; make a new one for each link")
  *         if error:
 */
-  __pyx_t_4 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 203, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 216, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  __Pyx_GetModuleGlobalName(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 203, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 216, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
-  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_EEXIST); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 203, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_EEXIST); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 216, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-  __pyx_t_7 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_4, __pyx_t_6, Py_EQ); if (unlikely((__pyx_t_7 < 0))) __PYX_ERR(0, 203, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_4, __pyx_t_6, Py_EQ); if (unlikely((__pyx_t_7 < 0))) __PYX_ERR(0, 216, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
   if (unlikely(__pyx_t_7)) {
 
 
-    /* "tailrace/native/_engine.pyx":204
+    /* "tailrace/native/_engine.pyx":217
  *         error = tr_engine_admit(self.opened(), _ticket(ticket), _milliseconds(valid_s, "valid_s"))
  *         if error == errno.EEXIST:
  *             raise ValueError("this ticket is in use; make a new one for each link")             # <<<<<<<<<<<<<<
@@ -5683,14 +5764,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
       PyObject *__pyx_callargs[2] = {__pyx_t_4, __pyx_mstate_global->__pyx_kp_u_this_ticket_is_in_use_make_a_new};
       __pyx_t_6 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_8, (2-__pyx_t_8) | (__pyx_t_8*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
-      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 204, __pyx_L1_error)
+      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 217, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
     }
     __Pyx_Raise(__pyx_t_6, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-    __PYX_ERR(0, 204, __pyx_L1_error)
+    __PYX_ERR(0, 217, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":203
+    /* "tailrace/native/_engine.pyx":216
  *         """Let one link in that comes with these 32 random bytes within the time."""
  *         error = tr_engine_admit(self.opened(), _ticket(ticket), _milliseconds(valid_s, "valid_s"))
  *         if error == errno.EEXIST:             # <<<<<<<<<<<<<<
@@ -5699,7 +5780,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
 */
   }
 
-  /* "tailrace/native/_engine.pyx":205
+  /* "tailrace/native/_engine.pyx":218
  *         if error == errno.EEXIST:
  *             raise ValueError("this ticket is in use; make a new one for each link")
  *         if error:             # <<<<<<<<<<<<<<
@@ -5711,7 +5792,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
   if (unlikely(__pyx_t_7)) {
 
 
-    /* "tailrace/native/_engine.pyx":206
+    /* "tailrace/native/_engine.pyx":219
  *             raise ValueError("this ticket is in use; make a new one for each link")
  *         if error:
  *             raise OSError(error, "as many tickets wait as the engine keeps; let some expire, or revoke them")             # <<<<<<<<<<<<<<
@@ -5719,7 +5800,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
  *     def revoke(self, bytes ticket not None):
 */
     __pyx_t_4 = NULL;
-    __pyx_t_5 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 206, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 219, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_8 = 1;
     {
@@ -5727,14 +5808,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
       __pyx_t_6 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_OSError)), __pyx_callargs+__pyx_t_8, (3-__pyx_t_8) | (__pyx_t_8*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 206, __pyx_L1_error)
+      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 219, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
     }
     __Pyx_Raise(__pyx_t_6, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-    __PYX_ERR(0, 206, __pyx_L1_error)
+    __PYX_ERR(0, 219, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":205
+    /* "tailrace/native/_engine.pyx":218
  *         if error == errno.EEXIST:
  *             raise ValueError("this ticket is in use; make a new one for each link")
  *         if error:             # <<<<<<<<<<<<<<
@@ -5743,7 +5824,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
 */
   }
 
-  /* "tailrace/native/_engine.pyx":200
+  /* "tailrace/native/_engine.pyx":213
  *         return tr_engine_host(self.opened()).decode(), tr_engine_port(self.opened())
  * 
  *     def admit(self, bytes ticket not None, double valid_s):             # <<<<<<<<<<<<<<
@@ -5767,7 +5848,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_10admit(struct __py
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":208
+/* "tailrace/native/_engine.pyx":221
  *             raise OSError(error, "as many tickets wait as the engine keeps; let some expire, or revoke them")
  * 
  *     def revoke(self, bytes ticket not None):             # <<<<<<<<<<<<<<
@@ -5815,32 +5896,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_ticket,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 208, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 221, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 208, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 221, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "revoke", 0) < (0)) __PYX_ERR(0, 208, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "revoke", 0) < (0)) __PYX_ERR(0, 221, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("revoke", 1, 1, 1, i); __PYX_ERR(0, 208, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("revoke", 1, 1, 1, i); __PYX_ERR(0, 221, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 208, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 221, __pyx_L3_error)
     }
     __pyx_v_ticket = ((PyObject*)values[0]);
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("revoke", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 208, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("revoke", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 221, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5851,7 +5932,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 208, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 221, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_engine_6Engine_12revoke(((struct __pyx_obj_8tailrace_6native_7_engine_Engine *)__pyx_v_self), __pyx_v_ticket);
 
   /* function exit code */
@@ -5882,16 +5963,16 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_12revoke(struct __p
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("revoke", 0);
 
-  /* "tailrace/native/_engine.pyx":210
+  /* "tailrace/native/_engine.pyx":223
  *     def revoke(self, bytes ticket not None):
  *         """Let it in no more, and hang up if it is in. False: such a ticket is not known."""
  *         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))             # <<<<<<<<<<<<<<
  * 
  *     def stats(self):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 210, __pyx_L1_error)
-  __pyx_t_2 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_2 == ((void *)NULL))) __PYX_ERR(0, 210, __pyx_L1_error)
-  __pyx_t_3 = __Pyx_PyBool_FromLong((!(!(tr_engine_revoke(__pyx_t_1, __pyx_t_2) != 0)))); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 210, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 223, __pyx_L1_error)
+  __pyx_t_2 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_2 == ((void *)NULL))) __PYX_ERR(0, 223, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyBool_FromLong((!(!(tr_engine_revoke(__pyx_t_1, __pyx_t_2) != 0)))); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 223, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
 
 
@@ -5906,7 +5987,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_12revoke(struct __p
   __pyx_t_3 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":208
+  /* "tailrace/native/_engine.pyx":221
  *             raise OSError(error, "as many tickets wait as the engine keeps; let some expire, or revoke them")
  * 
  *     def revoke(self, bytes ticket not None):             # <<<<<<<<<<<<<<
@@ -5925,7 +6006,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_12revoke(struct __p
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":212
+/* "tailrace/native/_engine.pyx":225
  *         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -5988,177 +6069,181 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_14stats(struct __py
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("stats", 0);
 
-  /* "tailrace/native/_engine.pyx":215
+  /* "tailrace/native/_engine.pyx":228
  *         """Counts since the start; `connections`, `greeting` and `pending_bytes` are of now."""
  *         cdef tr_engine_stats stats
  *         tr_engine_look(self.opened(), &stats)             # <<<<<<<<<<<<<<
  *         return {
  *             "connections": stats.connections, "greeting": stats.greeting, "accepted": stats.accepted,
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 215, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Engine *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 228, __pyx_L1_error)
   tr_engine_look(__pyx_t_1, (&__pyx_v_stats));
 
 
-  /* "tailrace/native/_engine.pyx":217
+  /* "tailrace/native/_engine.pyx":230
  *         tr_engine_look(self.opened(), &stats)
  *         return {
  *             "connections": stats.connections, "greeting": stats.greeting, "accepted": stats.accepted,             # <<<<<<<<<<<<<<
  *             "admitted": stats.admitted, "refused": stats.refused, "closed_idle": stats.closed_idle,
  *             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,
 */
-  __pyx_t_2 = __Pyx_PyDict_NewPresized(22); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 217, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyDict_NewPresized(23); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.connections); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 217, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.connections); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_connections, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_connections, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.greeting); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 217, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.greeting); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_greeting, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_greeting, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.accepted); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 217, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.accepted); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_accepted, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_accepted, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":218
+  /* "tailrace/native/_engine.pyx":231
  *         return {
  *             "connections": stats.connections, "greeting": stats.greeting, "accepted": stats.accepted,
  *             "admitted": stats.admitted, "refused": stats.refused, "closed_idle": stats.closed_idle,             # <<<<<<<<<<<<<<
  *             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,
  *             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.admitted); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 218, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.admitted); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 231, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_admitted, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_admitted, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.refused); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 218, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.refused); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 231, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_refused, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_refused, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_idle); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 218, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_idle); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 231, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_idle, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_idle, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":219
+  /* "tailrace/native/_engine.pyx":232
  *             "connections": stats.connections, "greeting": stats.greeting, "accepted": stats.accepted,
  *             "admitted": stats.admitted, "refused": stats.refused, "closed_idle": stats.closed_idle,
  *             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,             # <<<<<<<<<<<<<<
  *             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,
  *             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_stalled); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 219, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_stalled); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 232, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_stalled, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_stalled, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_short_of_memory); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 219, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_short_of_memory); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 232, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_short_of_memory, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_short_of_memory, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":220
+  /* "tailrace/native/_engine.pyx":233
  *             "admitted": stats.admitted, "refused": stats.refused, "closed_idle": stats.closed_idle,
  *             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,
  *             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,             # <<<<<<<<<<<<<<
  *             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,
- *             "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
+ *             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_malformed); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 220, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.closed_malformed); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 233, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_malformed, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_closed_malformed, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.accept_failures); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 220, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.accept_failures); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 233, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_accept_failures, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_accept_failures, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":221
+  /* "tailrace/native/_engine.pyx":234
  *             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,
  *             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,
  *             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,             # <<<<<<<<<<<<<<
- *             "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
+ *             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
  *             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.requests); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 221, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.requests); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 234, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_requests, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_requests, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.scanned); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 221, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.scanned); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 234, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_scanned, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_scanned, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.found); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 221, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.found); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 234, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_found, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_found, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 221, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 234, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":222
+  /* "tailrace/native/_engine.pyx":235
  *             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,
  *             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,
- *             "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,             # <<<<<<<<<<<<<<
+ *             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,             # <<<<<<<<<<<<<<
  *             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
  *             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.read); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 222, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.read); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 235, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_read, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_read, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.received_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 222, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.mutated); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 235, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_received_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_mutated, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 222, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.received_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 235, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_received_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
+  __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 235, __pyx_L1_error)
+  __Pyx_GOTREF(__pyx_t_3);
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":223
+  /* "tailrace/native/_engine.pyx":236
  *             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,
- *             "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
+ *             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
  *             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,             # <<<<<<<<<<<<<<
  *             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,
  *             "cpu_ns": stats.cpu_ns,
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.renewals); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 223, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.renewals); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 236, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_renewals, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_renewals, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.renewals_failed); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 223, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.renewals_failed); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 236, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_renewals_failed, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_renewals_failed, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":224
- *             "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
+  /* "tailrace/native/_engine.pyx":237
+ *             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
  *             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
  *             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,             # <<<<<<<<<<<<<<
  *             "cpu_ns": stats.cpu_ns,
  *         }
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.pending_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 224, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.pending_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 237, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_pending_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_pending_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.pending_bytes_peak); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 224, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.pending_bytes_peak); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 237, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_pending_bytes_peak, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_pending_bytes_peak, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":225
+  /* "tailrace/native/_engine.pyx":238
  *             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
  *             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,
  *             "cpu_ns": stats.cpu_ns,             # <<<<<<<<<<<<<<
  *         }
  * 
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.cpu_ns); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 225, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.cpu_ns); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 238, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_cpu_ns, __pyx_t_3) < (0)) __PYX_ERR(0, 217, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_cpu_ns, __pyx_t_3) < (0)) __PYX_ERR(0, 230, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   {
     PyObject *__pyx_temp;
@@ -6171,7 +6256,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_14stats(struct __py
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":212
+  /* "tailrace/native/_engine.pyx":225
  *         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -6192,12 +6277,12 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_14stats(struct __py
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":142
+/* "tailrace/native/_engine.pyx":150
  *     """
  *     cdef tr_engine *engine
  *     cdef readonly object folder             # <<<<<<<<<<<<<<
+ *     cdef object mutator
  * 
- *     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,
 */
 
 /* Python wrapper */
@@ -6463,7 +6548,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_6Engine_18__setstate_cython
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":240
+/* "tailrace/native/_engine.pyx":253
  *     cdef bint busy
  * 
  *     def __cinit__(self, str host not None, uint16_t port, bytes ticket not None, double deadline_s=5.0):             # <<<<<<<<<<<<<<
@@ -6512,62 +6597,62 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_host,&__pyx_mstate_global->__pyx_n_u_port,&__pyx_mstate_global->__pyx_n_u_ticket,&__pyx_mstate_global->__pyx_n_u_deadline_s,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL_TPNEW(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 240, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 253, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 253, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 253, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 253, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 253, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 240, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__cinit__", 0) < (0)) __PYX_ERR(0, 253, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 3, 4, i); __PYX_ERR(0, 240, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 3, 4, i); __PYX_ERR(0, 253, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 253, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 253, __pyx_L3_error)
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 253, __pyx_L3_error)
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 240, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 253, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     __pyx_v_host = ((PyObject*)values[0]);
-    __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[1]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 240, __pyx_L3_error)
+    __pyx_v_port = __Pyx_PyLong_As_uint16_t(values[1]); if (unlikely((__pyx_v_port == ((uint16_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 253, __pyx_L3_error)
     __pyx_v_ticket = ((PyObject*)values[2]);
     if (values[3]) {
-      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 240, __pyx_L3_error)
+      __pyx_v_deadline_s = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_deadline_s == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 253, __pyx_L3_error)
     } else {
       __pyx_v_deadline_s = ((double)5.0);
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 3, 4, __pyx_nargs); __PYX_ERR(0, 240, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("__cinit__", 0, 3, 4, __pyx_nargs); __PYX_ERR(0, 253, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6578,8 +6663,8 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return -1;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 240, __pyx_L1_error)
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 240, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_host), (&PyUnicode_Type), 0, "host", 1))) __PYX_ERR(0, 253, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_ticket), (&PyBytes_Type), 0, "ticket", 1))) __PYX_ERR(0, 253, __pyx_L1_error)
   __pyx_r = __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(((struct __pyx_obj_8tailrace_6native_7_engine_Link *)__pyx_v_self), __pyx_v_host, __pyx_v_port, __pyx_v_ticket, __pyx_v_deadline_s);
 
   /* function exit code */
@@ -6625,7 +6710,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__cinit__", 0);
 
-  /* "tailrace/native/_engine.pyx":242
+  /* "tailrace/native/_engine.pyx":255
  *     def __cinit__(self, str host not None, uint16_t port, bytes ticket not None, double deadline_s=5.0):
  *         cdef char[TR_WHY_BYTES] why
  *         cdef tr_link *link = NULL             # <<<<<<<<<<<<<<
@@ -6634,49 +6719,49 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
 */
   __pyx_v_link = NULL;
 
-  /* "tailrace/native/_engine.pyx":243
+  /* "tailrace/native/_engine.pyx":256
  *         cdef char[TR_WHY_BYTES] why
  *         cdef tr_link *link = NULL
  *         cdef bytes name = host.encode()             # <<<<<<<<<<<<<<
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = _ticket(ticket)
 */
-  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 243, __pyx_L1_error)
+  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_host, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 256, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_name = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":244
+  /* "tailrace/native/_engine.pyx":257
  *         cdef tr_link *link = NULL
  *         cdef bytes name = host.encode()
  *         cdef const char *name_at = name             # <<<<<<<<<<<<<<
  *         cdef const uint8_t *ticket_at = _ticket(ticket)
  *         cdef uint64_t deadline_ms = _milliseconds(deadline_s, "deadline_s")
 */
-  __pyx_t_2 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_2) && PyErr_Occurred())) __PYX_ERR(0, 244, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyBytes_AsString(__pyx_v_name); if (unlikely((!__pyx_t_2) && PyErr_Occurred())) __PYX_ERR(0, 257, __pyx_L1_error)
   __pyx_v_name_at = __pyx_t_2;
 
-  /* "tailrace/native/_engine.pyx":245
+  /* "tailrace/native/_engine.pyx":258
  *         cdef bytes name = host.encode()
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = _ticket(ticket)             # <<<<<<<<<<<<<<
  *         cdef uint64_t deadline_ms = _milliseconds(deadline_s, "deadline_s")
  *         cdef int error
 */
-  __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_3 == ((void *)NULL))) __PYX_ERR(0, 245, __pyx_L1_error)
+  __pyx_t_3 = __pyx_f_8tailrace_6native_7_engine__ticket(__pyx_v_ticket); if (unlikely(__pyx_t_3 == ((void *)NULL))) __PYX_ERR(0, 258, __pyx_L1_error)
   __pyx_v_ticket_at = __pyx_t_3;
 
-  /* "tailrace/native/_engine.pyx":246
+  /* "tailrace/native/_engine.pyx":259
  *         cdef const char *name_at = name
  *         cdef const uint8_t *ticket_at = _ticket(ticket)
  *         cdef uint64_t deadline_ms = _milliseconds(deadline_s, "deadline_s")             # <<<<<<<<<<<<<<
  *         cdef int error
  *         self.host, self.port, self.deadline_s = host, port, deadline_s
 */
-  __pyx_t_4 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_deadline_s, __pyx_mstate_global->__pyx_n_u_deadline_s); if (unlikely(__pyx_t_4 == ((uint64_t)0))) __PYX_ERR(0, 246, __pyx_L1_error)
+  __pyx_t_4 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_deadline_s, __pyx_mstate_global->__pyx_n_u_deadline_s); if (unlikely(__pyx_t_4 == ((uint64_t)0))) __PYX_ERR(0, 259, __pyx_L1_error)
   __pyx_v_deadline_ms = __pyx_t_4;
 
-  /* "tailrace/native/_engine.pyx":248
+  /* "tailrace/native/_engine.pyx":261
  *         cdef uint64_t deadline_ms = _milliseconds(deadline_s, "deadline_s")
  *         cdef int error
  *         self.host, self.port, self.deadline_s = host, port, deadline_s             # <<<<<<<<<<<<<<
@@ -6696,7 +6781,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
   __pyx_v_self->port = __pyx_t_5;
   __pyx_v_self->deadline_s = __pyx_t_6;
 
-  /* "tailrace/native/_engine.pyx":249
+  /* "tailrace/native/_engine.pyx":262
  *         cdef int error
  *         self.host, self.port, self.deadline_s = host, port, deadline_s
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -6709,7 +6794,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_engine.pyx":250
+        /* "tailrace/native/_engine.pyx":263
  *         self.host, self.port, self.deadline_s = host, port, deadline_s
  *         with nogil:
  *             error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)             # <<<<<<<<<<<<<<
@@ -6719,7 +6804,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
         __pyx_v_error = tr_link_open((&__pyx_v_link), __pyx_v_name_at, __pyx_v_port, __pyx_v_ticket_at, __pyx_v_deadline_ms, __pyx_v_why);
       }
 
-      /* "tailrace/native/_engine.pyx":249
+      /* "tailrace/native/_engine.pyx":262
  *         cdef int error
  *         self.host, self.port, self.deadline_s = host, port, deadline_s
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -6736,7 +6821,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
       }
   }
 
-  /* "tailrace/native/_engine.pyx":251
+  /* "tailrace/native/_engine.pyx":264
  *         with nogil:
  *             error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *         if error:             # <<<<<<<<<<<<<<
@@ -6748,23 +6833,23 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
   if (__pyx_t_7) {
 
 
-    /* "tailrace/native/_engine.pyx":252
+    /* "tailrace/native/_engine.pyx":265
  *             error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *         if error:
  *             _refuse(error, why.decode("utf-8", "replace"))             # <<<<<<<<<<<<<<
  *         self.link = link
  * 
 */
-    __pyx_t_8 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_8 == ((Py_ssize_t)-1))) __PYX_ERR(0, 252, __pyx_L1_error)
-    __pyx_t_1 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_8, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 252, __pyx_L1_error)
+    __pyx_t_8 = __Pyx_ssize_strlen(__pyx_v_why); if (unlikely(__pyx_t_8 == ((Py_ssize_t)-1))) __PYX_ERR(0, 265, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_decode_c_string(__pyx_v_why, 0, __pyx_t_8, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 265, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
 
-    __pyx_t_9 = __pyx_f_8tailrace_6native_7_engine__refuse(__pyx_v_error, ((PyObject*)__pyx_t_1), NULL); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 252, __pyx_L1_error)
+    __pyx_t_9 = __pyx_f_8tailrace_6native_7_engine__refuse(__pyx_v_error, ((PyObject*)__pyx_t_1), NULL); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 265, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
     __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
 
-    /* "tailrace/native/_engine.pyx":251
+    /* "tailrace/native/_engine.pyx":264
  *         with nogil:
  *             error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
  *         if error:             # <<<<<<<<<<<<<<
@@ -6773,7 +6858,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
 */
   }
 
-  /* "tailrace/native/_engine.pyx":253
+  /* "tailrace/native/_engine.pyx":266
  *         if error:
  *             _refuse(error, why.decode("utf-8", "replace"))
  *         self.link = link             # <<<<<<<<<<<<<<
@@ -6782,7 +6867,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
 */
   __pyx_v_self->link = __pyx_v_link;
 
-  /* "tailrace/native/_engine.pyx":240
+  /* "tailrace/native/_engine.pyx":253
  *     cdef bint busy
  * 
  *     def __cinit__(self, str host not None, uint16_t port, bytes ticket not None, double deadline_s=5.0):             # <<<<<<<<<<<<<<
@@ -6811,7 +6896,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link___cinit__(struct __pyx_obj_
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":255
+/* "tailrace/native/_engine.pyx":268
  *         self.link = link
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -6835,7 +6920,7 @@ static void __pyx_pw_8tailrace_6native_7_engine_4Link_3__dealloc__(PyObject *__p
 static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_obj_8tailrace_6native_7_engine_Link *__pyx_v_self) {
   int __pyx_t_1;
 
-  /* "tailrace/native/_engine.pyx":256
+  /* "tailrace/native/_engine.pyx":269
  * 
  *     def __dealloc__(self):
  *         if self.link != NULL:             # <<<<<<<<<<<<<<
@@ -6847,7 +6932,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_engine.pyx":257
+    /* "tailrace/native/_engine.pyx":270
  *     def __dealloc__(self):
  *         if self.link != NULL:
  *             tr_link_close(self.link)             # <<<<<<<<<<<<<<
@@ -6856,7 +6941,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
 */
     tr_link_close(__pyx_v_self->link);
 
-    /* "tailrace/native/_engine.pyx":256
+    /* "tailrace/native/_engine.pyx":269
  * 
  *     def __dealloc__(self):
  *         if self.link != NULL:             # <<<<<<<<<<<<<<
@@ -6865,7 +6950,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
 */
   }
 
-  /* "tailrace/native/_engine.pyx":258
+  /* "tailrace/native/_engine.pyx":271
  *         if self.link != NULL:
  *             tr_link_close(self.link)
  *         free(self.probes)             # <<<<<<<<<<<<<<
@@ -6874,7 +6959,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
 */
   free(__pyx_v_self->probes);
 
-  /* "tailrace/native/_engine.pyx":259
+  /* "tailrace/native/_engine.pyx":272
  *             tr_link_close(self.link)
  *         free(self.probes)
  *         free(self.asked)             # <<<<<<<<<<<<<<
@@ -6883,7 +6968,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
 */
   free(__pyx_v_self->asked);
 
-  /* "tailrace/native/_engine.pyx":255
+  /* "tailrace/native/_engine.pyx":268
  *         self.link = link
  * 
  *     def __dealloc__(self):             # <<<<<<<<<<<<<<
@@ -6895,7 +6980,7 @@ static void __pyx_pf_8tailrace_6native_7_engine_4Link_2__dealloc__(struct __pyx_
 
 }
 
-/* "tailrace/native/_engine.pyx":261
+/* "tailrace/native/_engine.pyx":274
  *         free(self.asked)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
@@ -6954,17 +7039,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4__enter__(struct __p
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__enter__", 0);
 
-  /* "tailrace/native/_engine.pyx":262
+  /* "tailrace/native/_engine.pyx":275
  * 
  *     def __enter__(self):
  *         self.opened()             # <<<<<<<<<<<<<<
  *         return self
  * 
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 262, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 275, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":263
+  /* "tailrace/native/_engine.pyx":276
  *     def __enter__(self):
  *         self.opened()
  *         return self             # <<<<<<<<<<<<<<
@@ -6982,7 +7067,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4__enter__(struct __p
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":261
+  /* "tailrace/native/_engine.pyx":274
  *         free(self.asked)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
@@ -7000,7 +7085,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4__enter__(struct __p
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":265
+/* "tailrace/native/_engine.pyx":278
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
@@ -7048,7 +7133,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_6__exit__(struct __py
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__exit__", 0);
 
-  /* "tailrace/native/_engine.pyx":266
+  /* "tailrace/native/_engine.pyx":279
  * 
  *     def __exit__(self, *_):
  *         self.close()             # <<<<<<<<<<<<<<
@@ -7062,12 +7147,12 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_6__exit__(struct __py
     PyObject *__pyx_callargs[2] = {__pyx_t_2, NULL};
     __pyx_t_1 = __Pyx_PyObject_FastCallMethod((PyObject*)__pyx_mstate_global->__pyx_n_u_close, __pyx_callargs+__pyx_t_3, (1-__pyx_t_3) | (1*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 266, __pyx_L1_error)
+    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 279, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
   }
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":265
+  /* "tailrace/native/_engine.pyx":278
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
@@ -7089,7 +7174,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_6__exit__(struct __py
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":268
+/* "tailrace/native/_engine.pyx":281
  *         self.close()
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
@@ -7151,7 +7236,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("close", 0);
 
-  /* "tailrace/native/_engine.pyx":269
+  /* "tailrace/native/_engine.pyx":282
  * 
  *     def close(self):
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -7160,7 +7245,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
 */
   if (unlikely(__pyx_v_self->busy)) {
 
-    /* "tailrace/native/_engine.pyx":270
+    /* "tailrace/native/_engine.pyx":283
  *     def close(self):
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")             # <<<<<<<<<<<<<<
@@ -7173,14 +7258,14 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
       PyObject *__pyx_callargs[2] = {__pyx_t_2, __pyx_mstate_global->__pyx_kp_u_this_link_is_asking_for_another};
       __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_RuntimeError)), __pyx_callargs+__pyx_t_3, (2-__pyx_t_3) | (__pyx_t_3*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 270, __pyx_L1_error)
+      if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 283, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
     }
     __Pyx_Raise(__pyx_t_1, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-    __PYX_ERR(0, 270, __pyx_L1_error)
+    __PYX_ERR(0, 283, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":269
+    /* "tailrace/native/_engine.pyx":282
  * 
  *     def close(self):
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -7189,7 +7274,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
 */
   }
 
-  /* "tailrace/native/_engine.pyx":271
+  /* "tailrace/native/_engine.pyx":284
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")
  *         if self.link != NULL:             # <<<<<<<<<<<<<<
@@ -7201,7 +7286,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
   if (__pyx_t_4) {
 
 
-    /* "tailrace/native/_engine.pyx":272
+    /* "tailrace/native/_engine.pyx":285
  *             raise RuntimeError("this link is asking for another thread; open one for each")
  *         if self.link != NULL:
  *             tr_link_close(self.link)             # <<<<<<<<<<<<<<
@@ -7210,7 +7295,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
 */
     tr_link_close(__pyx_v_self->link);
 
-    /* "tailrace/native/_engine.pyx":273
+    /* "tailrace/native/_engine.pyx":286
  *         if self.link != NULL:
  *             tr_link_close(self.link)
  *             self.link = NULL             # <<<<<<<<<<<<<<
@@ -7219,7 +7304,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
 */
     __pyx_v_self->link = NULL;
 
-    /* "tailrace/native/_engine.pyx":271
+    /* "tailrace/native/_engine.pyx":284
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")
  *         if self.link != NULL:             # <<<<<<<<<<<<<<
@@ -7228,7 +7313,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
 */
   }
 
-  /* "tailrace/native/_engine.pyx":268
+  /* "tailrace/native/_engine.pyx":281
  *         self.close()
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
@@ -7250,7 +7335,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_8close(struct __pyx_o
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":275
+/* "tailrace/native/_engine.pyx":288
  *             self.link = NULL
  * 
  *     cdef tr_link *opened(self) except NULL:             # <<<<<<<<<<<<<<
@@ -7276,7 +7361,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("opened", 0);
 
-  /* "tailrace/native/_engine.pyx":276
+  /* "tailrace/native/_engine.pyx":289
  * 
  *     cdef tr_link *opened(self) except NULL:
  *         if self.link == NULL:             # <<<<<<<<<<<<<<
@@ -7288,7 +7373,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
   if (unlikely(__pyx_t_1)) {
 
 
-    /* "tailrace/native/_engine.pyx":277
+    /* "tailrace/native/_engine.pyx":290
  *     cdef tr_link *opened(self) except NULL:
  *         if self.link == NULL:
  *             raise ValueError(f"the link to {self.host} port {self.port} is closed")             # <<<<<<<<<<<<<<
@@ -7296,9 +7381,9 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
  * 
 */
     __pyx_t_3 = NULL;
-    __pyx_t_4 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 277, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 290, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
-    __pyx_t_5 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 277, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 290, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_the_link_to;
     __pyx_t_6[1] = __pyx_t_4;
@@ -7314,7 +7399,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
     __pyx_t_8 |= __Pyx_PyUnicode_KIND_04(__pyx_t_6[1]);
     #endif
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_6, 5, __pyx_t_7, __pyx_t_8);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 277, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 290, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
@@ -7324,14 +7409,14 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_ValueError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 277, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 290, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 277, __pyx_L1_error)
+    __PYX_ERR(0, 290, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":276
+    /* "tailrace/native/_engine.pyx":289
  * 
  *     cdef tr_link *opened(self) except NULL:
  *         if self.link == NULL:             # <<<<<<<<<<<<<<
@@ -7340,7 +7425,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
 */
   }
 
-  /* "tailrace/native/_engine.pyx":278
+  /* "tailrace/native/_engine.pyx":291
  *         if self.link == NULL:
  *             raise ValueError(f"the link to {self.host} port {self.port} is closed")
  *         return self.link             # <<<<<<<<<<<<<<
@@ -7353,7 +7438,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":275
+  /* "tailrace/native/_engine.pyx":288
  *             self.link = NULL
  * 
  *     cdef tr_link *opened(self) except NULL:             # <<<<<<<<<<<<<<
@@ -7376,7 +7461,7 @@ static tr_link *__pyx_f_8tailrace_6native_7_engine_4Link_opened(struct __pyx_obj
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":280
+/* "tailrace/native/_engine.pyx":293
  *         return self.link
  * 
  *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
@@ -7396,17 +7481,17 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("begin", 0);
 
-  /* "tailrace/native/_engine.pyx":281
+  /* "tailrace/native/_engine.pyx":294
  * 
  *     cdef int begin(self) except -1:
  *         self.opened()             # <<<<<<<<<<<<<<
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 281, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 294, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":282
+  /* "tailrace/native/_engine.pyx":295
  *     cdef int begin(self) except -1:
  *         self.opened()
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -7415,7 +7500,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
 */
   if (unlikely(__pyx_v_self->busy)) {
 
-    /* "tailrace/native/_engine.pyx":283
+    /* "tailrace/native/_engine.pyx":296
  *         self.opened()
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")             # <<<<<<<<<<<<<<
@@ -7428,14 +7513,14 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
       PyObject *__pyx_callargs[2] = {__pyx_t_3, __pyx_mstate_global->__pyx_kp_u_this_link_is_asking_for_another};
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_RuntimeError)), __pyx_callargs+__pyx_t_4, (2-__pyx_t_4) | (__pyx_t_4*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 283, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 296, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 283, __pyx_L1_error)
+    __PYX_ERR(0, 296, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":282
+    /* "tailrace/native/_engine.pyx":295
  *     cdef int begin(self) except -1:
  *         self.opened()
  *         if self.busy:             # <<<<<<<<<<<<<<
@@ -7444,7 +7529,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
 */
   }
 
-  /* "tailrace/native/_engine.pyx":284
+  /* "tailrace/native/_engine.pyx":297
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")
  *         self.busy = True             # <<<<<<<<<<<<<<
@@ -7453,7 +7538,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
 */
   __pyx_v_self->busy = 1;
 
-  /* "tailrace/native/_engine.pyx":285
+  /* "tailrace/native/_engine.pyx":298
  *             raise RuntimeError("this link is asking for another thread; open one for each")
  *         self.busy = True
  *         return 0             # <<<<<<<<<<<<<<
@@ -7466,7 +7551,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":280
+  /* "tailrace/native/_engine.pyx":293
  *         return self.link
  * 
  *     cdef int begin(self) except -1:             # <<<<<<<<<<<<<<
@@ -7486,7 +7571,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_begin(struct __pyx_obj_8tail
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":287
+/* "tailrace/native/_engine.pyx":300
  *         return 0
  * 
  *     cdef int make_room(self, size_t count) except -1:             # <<<<<<<<<<<<<<
@@ -7512,7 +7597,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("make_room", 0);
 
-  /* "tailrace/native/_engine.pyx":288
+  /* "tailrace/native/_engine.pyx":301
  * 
  *     cdef int make_room(self, size_t count) except -1:
  *         if count <= self.room:             # <<<<<<<<<<<<<<
@@ -7524,7 +7609,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_engine.pyx":289
+    /* "tailrace/native/_engine.pyx":302
  *     cdef int make_room(self, size_t count) except -1:
  *         if count <= self.room:
  *             return 0             # <<<<<<<<<<<<<<
@@ -7537,7 +7622,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
     }
     goto __pyx_L0;
 
-    /* "tailrace/native/_engine.pyx":288
+    /* "tailrace/native/_engine.pyx":301
  * 
  *     cdef int make_room(self, size_t count) except -1:
  *         if count <= self.room:             # <<<<<<<<<<<<<<
@@ -7546,7 +7631,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   }
 
-  /* "tailrace/native/_engine.pyx":290
+  /* "tailrace/native/_engine.pyx":303
  *         if count <= self.room:
  *             return 0
  *         free(self.probes)             # <<<<<<<<<<<<<<
@@ -7555,7 +7640,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   free(__pyx_v_self->probes);
 
-  /* "tailrace/native/_engine.pyx":291
+  /* "tailrace/native/_engine.pyx":304
  *             return 0
  *         free(self.probes)
  *         free(self.asked)             # <<<<<<<<<<<<<<
@@ -7564,7 +7649,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   free(__pyx_v_self->asked);
 
-  /* "tailrace/native/_engine.pyx":292
+  /* "tailrace/native/_engine.pyx":305
  *         free(self.probes)
  *         free(self.asked)
  *         self.room = 0             # <<<<<<<<<<<<<<
@@ -7573,7 +7658,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   __pyx_v_self->room = 0;
 
-  /* "tailrace/native/_engine.pyx":293
+  /* "tailrace/native/_engine.pyx":306
  *         free(self.asked)
  *         self.room = 0
  *         self.probes = <tr_probe *> calloc(count, sizeof(tr_probe))             # <<<<<<<<<<<<<<
@@ -7582,7 +7667,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   __pyx_v_self->probes = ((tr_probe *)calloc(__pyx_v_count, (sizeof(tr_probe))));
 
-  /* "tailrace/native/_engine.pyx":294
+  /* "tailrace/native/_engine.pyx":307
  *         self.room = 0
  *         self.probes = <tr_probe *> calloc(count, sizeof(tr_probe))
  *         self.asked = <tr_probe **> calloc(count, sizeof(tr_probe *))             # <<<<<<<<<<<<<<
@@ -7591,7 +7676,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   __pyx_v_self->asked = ((tr_probe **)calloc(__pyx_v_count, (sizeof(tr_probe *))));
 
-  /* "tailrace/native/_engine.pyx":295
+  /* "tailrace/native/_engine.pyx":308
  *         self.probes = <tr_probe *> calloc(count, sizeof(tr_probe))
  *         self.asked = <tr_probe **> calloc(count, sizeof(tr_probe *))
  *         if self.probes == NULL or self.asked == NULL:             # <<<<<<<<<<<<<<
@@ -7617,7 +7702,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
   if (unlikely(__pyx_t_1)) {
 
 
-    /* "tailrace/native/_engine.pyx":296
+    /* "tailrace/native/_engine.pyx":309
  *         self.asked = <tr_probe **> calloc(count, sizeof(tr_probe *))
  *         if self.probes == NULL or self.asked == NULL:
  *             raise MemoryError(f"no memory for {count} keys")             # <<<<<<<<<<<<<<
@@ -7625,7 +7710,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
  *         return 0
 */
     __pyx_t_4 = NULL;
-    __pyx_t_5 = __Pyx_PyUnicode_From_size_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 296, __pyx_L1_error)
+    __pyx_t_5 = __Pyx_PyUnicode_From_size_t(__pyx_v_count, 0, ' ', 'd'); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 309, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __pyx_t_6[0] = __pyx_mstate_global->__pyx_kp_u_no_memory_for;
     __pyx_t_6[1] = __pyx_t_5;
@@ -7636,7 +7721,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
     #endif
     __pyx_t_8 = 0;
     __pyx_t_9 = __Pyx_PyUnicode_Join(__pyx_t_6, 3, __pyx_t_7, __pyx_t_8);
-    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 296, __pyx_L1_error)
+    if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 309, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_9);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
     __pyx_t_10 = 1;
@@ -7645,14 +7730,14 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_10, (2-__pyx_t_10) | (__pyx_t_10*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 296, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 309, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 296, __pyx_L1_error)
+    __PYX_ERR(0, 309, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":295
+    /* "tailrace/native/_engine.pyx":308
  *         self.probes = <tr_probe *> calloc(count, sizeof(tr_probe))
  *         self.asked = <tr_probe **> calloc(count, sizeof(tr_probe *))
  *         if self.probes == NULL or self.asked == NULL:             # <<<<<<<<<<<<<<
@@ -7661,7 +7746,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   }
 
-  /* "tailrace/native/_engine.pyx":297
+  /* "tailrace/native/_engine.pyx":310
  *         if self.probes == NULL or self.asked == NULL:
  *             raise MemoryError(f"no memory for {count} keys")
  *         self.room = count             # <<<<<<<<<<<<<<
@@ -7670,7 +7755,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
 */
   __pyx_v_self->room = __pyx_v_count;
 
-  /* "tailrace/native/_engine.pyx":298
+  /* "tailrace/native/_engine.pyx":311
  *             raise MemoryError(f"no memory for {count} keys")
  *         self.room = count
  *         return 0             # <<<<<<<<<<<<<<
@@ -7683,7 +7768,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":287
+  /* "tailrace/native/_engine.pyx":300
  *         return 0
  * 
  *     cdef int make_room(self, size_t count) except -1:             # <<<<<<<<<<<<<<
@@ -7705,7 +7790,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_make_room(struct __pyx_obj_8
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":300
+/* "tailrace/native/_engine.pyx":313
  *         return 0
  * 
  *     cdef int prepare(self, tuple keys) except -1:             # <<<<<<<<<<<<<<
@@ -7732,7 +7817,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("prepare", 0);
 
-  /* "tailrace/native/_engine.pyx":301
+  /* "tailrace/native/_engine.pyx":314
  * 
  *     cdef int prepare(self, tuple keys) except -1:
  *         cdef size_t i, count = len(keys)             # <<<<<<<<<<<<<<
@@ -7741,22 +7826,22 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
   if (unlikely(__pyx_v_keys == Py_None)) {
     PyErr_SetString(PyExc_TypeError, "object of type \047NoneType\047 has no len()");
-    __PYX_ERR(0, 301, __pyx_L1_error)
+    __PYX_ERR(0, 314, __pyx_L1_error)
   }
-  __pyx_t_1 = __Pyx_PyTuple_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 301, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyTuple_GET_SIZE(__pyx_v_keys); if (unlikely(__pyx_t_1 == ((Py_ssize_t)-1))) __PYX_ERR(0, 314, __pyx_L1_error)
   __pyx_v_count = __pyx_t_1;
 
-  /* "tailrace/native/_engine.pyx":303
+  /* "tailrace/native/_engine.pyx":316
  *         cdef size_t i, count = len(keys)
  *         cdef tr_probe *probe
  *         self.make_room(count)             # <<<<<<<<<<<<<<
  *         for i in range(count):
  *             key = <bytes?> keys[i]
 */
-  __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->make_room(__pyx_v_self, __pyx_v_count); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 303, __pyx_L1_error)
+  __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->make_room(__pyx_v_self, __pyx_v_count); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 316, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":304
+  /* "tailrace/native/_engine.pyx":317
  *         cdef tr_probe *probe
  *         self.make_room(count)
  *         for i in range(count):             # <<<<<<<<<<<<<<
@@ -7770,7 +7855,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
   for (__pyx_t_5 = 0; __pyx_t_5 < __pyx_t_4; __pyx_t_5+=1) {
     __pyx_v_i = __pyx_t_5;
 
-    /* "tailrace/native/_engine.pyx":305
+    /* "tailrace/native/_engine.pyx":318
  *         self.make_room(count)
  *         for i in range(count):
  *             key = <bytes?> keys[i]             # <<<<<<<<<<<<<<
@@ -7779,18 +7864,18 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
     if (unlikely(__pyx_v_keys == Py_None)) {
       PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-      __PYX_ERR(0, 305, __pyx_L1_error)
+      __PYX_ERR(0, 318, __pyx_L1_error)
     }
     __pyx_t_6 = __Pyx_PyTuple_GET_ITEM(__pyx_v_keys, __pyx_v_i);
     __Pyx_INCREF(__pyx_t_6);
-    if (!(likely(PyBytes_CheckExact(__pyx_t_6)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_6))) __PYX_ERR(0, 305, __pyx_L1_error)
+    if (!(likely(PyBytes_CheckExact(__pyx_t_6)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_6))) __PYX_ERR(0, 318, __pyx_L1_error)
     __pyx_t_7 = __pyx_t_6;
     __Pyx_INCREF(__pyx_t_7);
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
     __Pyx_XDECREF_SET(__pyx_v_key, ((PyObject*)__pyx_t_7));
     __pyx_t_7 = 0;
 
-    /* "tailrace/native/_engine.pyx":306
+    /* "tailrace/native/_engine.pyx":319
  *         for i in range(count):
  *             key = <bytes?> keys[i]
  *             probe = &self.probes[i]             # <<<<<<<<<<<<<<
@@ -7799,7 +7884,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
     __pyx_v_probe = (&(__pyx_v_self->probes[__pyx_v_i]));
 
-    /* "tailrace/native/_engine.pyx":307
+    /* "tailrace/native/_engine.pyx":320
  *             key = <bytes?> keys[i]
  *             probe = &self.probes[i]
  *             probe.key.at = <const uint8_t *> PyBytes_AS_STRING(key)             # <<<<<<<<<<<<<<
@@ -7808,7 +7893,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
     __pyx_v_probe->key.at = ((uint8_t const *)PyBytes_AS_STRING(__pyx_v_key));
 
-    /* "tailrace/native/_engine.pyx":308
+    /* "tailrace/native/_engine.pyx":321
  *             probe = &self.probes[i]
  *             probe.key.at = <const uint8_t *> PyBytes_AS_STRING(key)
  *             probe.key.count = PyBytes_GET_SIZE(key)             # <<<<<<<<<<<<<<
@@ -7817,7 +7902,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
     __pyx_v_probe->key.count = PyBytes_GET_SIZE(__pyx_v_key);
 
-    /* "tailrace/native/_engine.pyx":309
+    /* "tailrace/native/_engine.pyx":322
  *             probe.key.at = <const uint8_t *> PyBytes_AS_STRING(key)
  *             probe.key.count = PyBytes_GET_SIZE(key)
  *             probe.hash = tr_key_hash_of(probe.key)             # <<<<<<<<<<<<<<
@@ -7826,7 +7911,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
 */
     __pyx_v_probe->hash = tr_key_hash_of(__pyx_v_probe->key);
 
-    /* "tailrace/native/_engine.pyx":310
+    /* "tailrace/native/_engine.pyx":323
  *             probe.key.count = PyBytes_GET_SIZE(key)
  *             probe.hash = tr_key_hash_of(probe.key)
  *             self.asked[i] = probe             # <<<<<<<<<<<<<<
@@ -7837,7 +7922,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
   }
 
 
-  /* "tailrace/native/_engine.pyx":311
+  /* "tailrace/native/_engine.pyx":324
  *             probe.hash = tr_key_hash_of(probe.key)
  *             self.asked[i] = probe
  *         return 0             # <<<<<<<<<<<<<<
@@ -7850,7 +7935,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":300
+  /* "tailrace/native/_engine.pyx":313
  *         return 0
  * 
  *     cdef int prepare(self, tuple keys) except -1:             # <<<<<<<<<<<<<<
@@ -7874,7 +7959,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_prepare(struct __pyx_obj_8ta
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":313
+/* "tailrace/native/_engine.pyx":326
  *         return 0
  * 
  *     cdef int wait(self) except -1:             # <<<<<<<<<<<<<<
@@ -7906,17 +7991,17 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("wait", 0);
 
-  /* "tailrace/native/_engine.pyx":315
+  /* "tailrace/native/_engine.pyx":328
  *     cdef int wait(self) except -1:
  *         """Until all is answered. Whoever presses control-C is heard."""
  *         cdef uint64_t wait_ms = _milliseconds(self.deadline_s, "deadline_s")             # <<<<<<<<<<<<<<
  *         cdef int error
  *         end_s = monotonic() + self.deadline_s
 */
-  __pyx_t_1 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_self->deadline_s, __pyx_mstate_global->__pyx_n_u_deadline_s); if (unlikely(__pyx_t_1 == ((uint64_t)0))) __PYX_ERR(0, 315, __pyx_L1_error)
+  __pyx_t_1 = __pyx_f_8tailrace_6native_7_engine__milliseconds(__pyx_v_self->deadline_s, __pyx_mstate_global->__pyx_n_u_deadline_s); if (unlikely(__pyx_t_1 == ((uint64_t)0))) __PYX_ERR(0, 328, __pyx_L1_error)
   __pyx_v_wait_ms = __pyx_t_1;
 
-  /* "tailrace/native/_engine.pyx":317
+  /* "tailrace/native/_engine.pyx":330
  *         cdef uint64_t wait_ms = _milliseconds(self.deadline_s, "deadline_s")
  *         cdef int error
  *         end_s = monotonic() + self.deadline_s             # <<<<<<<<<<<<<<
@@ -7924,7 +8009,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
  *             with nogil:
 */
   __pyx_t_3 = NULL;
-  __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_monotonic); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 317, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_monotonic); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 330, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __pyx_t_5 = 1;
   #if CYTHON_UNPACK_METHODS
@@ -7943,19 +8028,19 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
     __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_4, __pyx_callargs+__pyx_t_5, (1-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 317, __pyx_L1_error)
+    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 330, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
   }
-  __pyx_t_4 = PyFloat_FromDouble(__pyx_v_self->deadline_s); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 317, __pyx_L1_error)
+  __pyx_t_4 = PyFloat_FromDouble(__pyx_v_self->deadline_s); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 330, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  __pyx_t_3 = __Pyx_PyNumber_Add_object_float(__pyx_t_2, __pyx_t_4); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 317, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyNumber_Add_object_float(__pyx_t_2, __pyx_t_4); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 330, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   __pyx_v_end_s = __pyx_t_3;
   __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":318
+  /* "tailrace/native/_engine.pyx":331
  *         cdef int error
  *         end_s = monotonic() + self.deadline_s
  *         while True:             # <<<<<<<<<<<<<<
@@ -7964,7 +8049,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
 */
   while (1) {
 
-    /* "tailrace/native/_engine.pyx":319
+    /* "tailrace/native/_engine.pyx":332
  *         end_s = monotonic() + self.deadline_s
  *         while True:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -7977,7 +8062,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "tailrace/native/_engine.pyx":320
+          /* "tailrace/native/_engine.pyx":333
  *         while True:
  *             with nogil:
  *                 error = tr_link_wait(self.link, wait_ms)             # <<<<<<<<<<<<<<
@@ -7987,7 +8072,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
           __pyx_v_error = tr_link_wait(__pyx_v_self->link, __pyx_v_wait_ms);
         }
 
-        /* "tailrace/native/_engine.pyx":319
+        /* "tailrace/native/_engine.pyx":332
  *         end_s = monotonic() + self.deadline_s
  *         while True:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -8004,7 +8089,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
         }
     }
 
-    /* "tailrace/native/_engine.pyx":321
+    /* "tailrace/native/_engine.pyx":334
  *             with nogil:
  *                 error = tr_link_wait(self.link, wait_ms)
  *             if error == 0:             # <<<<<<<<<<<<<<
@@ -8016,7 +8101,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_engine.pyx":322
+      /* "tailrace/native/_engine.pyx":335
  *                 error = tr_link_wait(self.link, wait_ms)
  *             if error == 0:
  *                 return 0             # <<<<<<<<<<<<<<
@@ -8029,7 +8114,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
       }
       goto __pyx_L0;
 
-      /* "tailrace/native/_engine.pyx":321
+      /* "tailrace/native/_engine.pyx":334
  *             with nogil:
  *                 error = tr_link_wait(self.link, wait_ms)
  *             if error == 0:             # <<<<<<<<<<<<<<
@@ -8038,27 +8123,27 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
 */
     }
 
-    /* "tailrace/native/_engine.pyx":323
+    /* "tailrace/native/_engine.pyx":336
  *             if error == 0:
  *                 return 0
  *             if error == errno.ETIMEDOUT:             # <<<<<<<<<<<<<<
  *                 raise TimeoutError(f"the engine at {self.host} port {self.port} did not answer in {self.deadline_s:g} s")
  *             if error != errno.EINTR:
 */
-    __pyx_t_3 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 323, __pyx_L1_error)
+    __pyx_t_3 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 336, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
-    __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 323, __pyx_L1_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 336, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
-    __pyx_t_2 = __Pyx_PyObject_GetAttrStr(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_ETIMEDOUT); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 323, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyObject_GetAttrStr(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_ETIMEDOUT); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 336, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    __pyx_t_6 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_3, __pyx_t_2, Py_EQ); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 323, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_3, __pyx_t_2, Py_EQ); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 336, __pyx_L1_error)
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     if (unlikely(__pyx_t_6)) {
 
 
-      /* "tailrace/native/_engine.pyx":324
+      /* "tailrace/native/_engine.pyx":337
  *                 return 0
  *             if error == errno.ETIMEDOUT:
  *                 raise TimeoutError(f"the engine at {self.host} port {self.port} did not answer in {self.deadline_s:g} s")             # <<<<<<<<<<<<<<
@@ -8066,11 +8151,11 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
  *                 self.fail(error)
 */
       __pyx_t_3 = NULL;
-      __pyx_t_4 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 324, __pyx_L1_error)
+      __pyx_t_4 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 337, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
-      __pyx_t_7 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 324, __pyx_L1_error)
+      __pyx_t_7 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 337, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
-      __pyx_t_8 = __Pyx_PyUnicode_FromDouble(__pyx_v_self->deadline_s, 'g', 6); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 324, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyUnicode_FromDouble(__pyx_v_self->deadline_s, 'g', 6); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 337, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
       __pyx_t_9[0] = __pyx_mstate_global->__pyx_kp_u_the_engine_at;
       __pyx_t_9[1] = __pyx_t_4;
@@ -8088,7 +8173,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
       __pyx_t_11 |= __Pyx_PyUnicode_KIND_04(__pyx_t_9[1]);
       #endif
       __pyx_t_12 = __Pyx_PyUnicode_Join(__pyx_t_9, 7, __pyx_t_10, __pyx_t_11);
-      if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 324, __pyx_L1_error)
+      if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 337, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_12);
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
       __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
@@ -8099,14 +8184,14 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
         __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_TimeoutError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
         __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
         __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 324, __pyx_L1_error)
+        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 337, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
       }
       __Pyx_Raise(__pyx_t_2, 0, 0, 0);
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-      __PYX_ERR(0, 324, __pyx_L1_error)
+      __PYX_ERR(0, 337, __pyx_L1_error)
 
-      /* "tailrace/native/_engine.pyx":323
+      /* "tailrace/native/_engine.pyx":336
  *             if error == 0:
  *                 return 0
  *             if error == errno.ETIMEDOUT:             # <<<<<<<<<<<<<<
@@ -8115,38 +8200,38 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
 */
     }
 
-    /* "tailrace/native/_engine.pyx":325
+    /* "tailrace/native/_engine.pyx":338
  *             if error == errno.ETIMEDOUT:
  *                 raise TimeoutError(f"the engine at {self.host} port {self.port} did not answer in {self.deadline_s:g} s")
  *             if error != errno.EINTR:             # <<<<<<<<<<<<<<
  *                 self.fail(error)
  *             PyErr_CheckSignals()
 */
-    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 325, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 338, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
-    __Pyx_GetModuleGlobalName(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 325, __pyx_L1_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 338, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
-    __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_EINTR); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 325, __pyx_L1_error)
+    __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_EINTR); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 338, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
     __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-    __pyx_t_6 = __Pyx_PyObject_CompareBoolNe_int_object(__pyx_t_2, __pyx_t_3, Py_NE); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 325, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyObject_CompareBoolNe_int_object(__pyx_t_2, __pyx_t_3, Py_NE); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 338, __pyx_L1_error)
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_engine.pyx":326
+      /* "tailrace/native/_engine.pyx":339
  *                 raise TimeoutError(f"the engine at {self.host} port {self.port} did not answer in {self.deadline_s:g} s")
  *             if error != errno.EINTR:
  *                 self.fail(error)             # <<<<<<<<<<<<<<
  *             PyErr_CheckSignals()
  *             wait_ms = <uint64_t> (max(end_s - monotonic(), 0.0) * 1000)
 */
-      __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 326, __pyx_L1_error)
+      __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 339, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-      /* "tailrace/native/_engine.pyx":325
+      /* "tailrace/native/_engine.pyx":338
  *             if error == errno.ETIMEDOUT:
  *                 raise TimeoutError(f"the engine at {self.host} port {self.port} did not answer in {self.deadline_s:g} s")
  *             if error != errno.EINTR:             # <<<<<<<<<<<<<<
@@ -8155,17 +8240,17 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
 */
     }
 
-    /* "tailrace/native/_engine.pyx":327
+    /* "tailrace/native/_engine.pyx":340
  *             if error != errno.EINTR:
  *                 self.fail(error)
  *             PyErr_CheckSignals()             # <<<<<<<<<<<<<<
  *             wait_ms = <uint64_t> (max(end_s - monotonic(), 0.0) * 1000)
  * 
 */
-    __pyx_t_11 = PyErr_CheckSignals(); if (unlikely(__pyx_t_11 == ((int)-1))) __PYX_ERR(0, 327, __pyx_L1_error)
+    __pyx_t_11 = PyErr_CheckSignals(); if (unlikely(__pyx_t_11 == ((int)-1))) __PYX_ERR(0, 340, __pyx_L1_error)
 
 
-    /* "tailrace/native/_engine.pyx":328
+    /* "tailrace/native/_engine.pyx":341
  *                 self.fail(error)
  *             PyErr_CheckSignals()
  *             wait_ms = <uint64_t> (max(end_s - monotonic(), 0.0) * 1000)             # <<<<<<<<<<<<<<
@@ -8175,7 +8260,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
 
     __pyx_t_13 = 0.0;
     __pyx_t_2 = NULL;
-    __Pyx_GetModuleGlobalName(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_monotonic); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 328, __pyx_L1_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_12, __pyx_mstate_global->__pyx_n_u_monotonic); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
     __pyx_t_5 = 1;
     #if CYTHON_UNPACK_METHODS
@@ -8194,18 +8279,18 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_12, __pyx_callargs+__pyx_t_5, (1-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
       __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 328, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 341, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
-    __pyx_t_12 = __Pyx_PyNumber_Subtract_object_object(__pyx_v_end_s, __pyx_t_3); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 328, __pyx_L1_error)
+    __pyx_t_12 = __Pyx_PyNumber_Subtract_object_object(__pyx_v_end_s, __pyx_t_3); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __pyx_t_2 = PyFloat_FromDouble(__pyx_t_13); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 328, __pyx_L1_error)
+    __pyx_t_2 = PyFloat_FromDouble(__pyx_t_13); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
-    __pyx_t_6 = __Pyx_PyObject_CompareBoolGt_float_object(__pyx_t_2, __pyx_t_12, Py_GT); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 328, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyObject_CompareBoolGt_float_object(__pyx_t_2, __pyx_t_12, Py_GT); if (unlikely((__pyx_t_6 < 0))) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     if (__pyx_t_6) {
-      __pyx_t_2 = PyFloat_FromDouble(__pyx_t_13); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 328, __pyx_L1_error)
+      __pyx_t_2 = PyFloat_FromDouble(__pyx_t_13); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 341, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
       __pyx_t_3 = __pyx_t_2;
       __pyx_t_2 = 0;
@@ -8215,16 +8300,16 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
     }
 
     __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
-    __pyx_t_12 = __Pyx_PyLong_MultiplyObjC(__pyx_t_3, __pyx_mstate_global->__pyx_int_1000, 0x3E8, 0, 0); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 328, __pyx_L1_error)
+    __pyx_t_12 = __Pyx_PyLong_MultiplyObjC(__pyx_t_3, __pyx_mstate_global->__pyx_int_1000, 0x3E8, 0, 0); if (unlikely(!__pyx_t_12)) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_12);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __pyx_t_1 = __Pyx_PyLong_As_uint64_t(__pyx_t_12); if (unlikely((__pyx_t_1 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 328, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_PyLong_As_uint64_t(__pyx_t_12); if (unlikely((__pyx_t_1 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 341, __pyx_L1_error)
     __Pyx_DECREF(__pyx_t_12); __pyx_t_12 = 0;
     __pyx_v_wait_ms = ((uint64_t)__pyx_t_1);
 
   }
 
-  /* "tailrace/native/_engine.pyx":313
+  /* "tailrace/native/_engine.pyx":326
  *         return 0
  * 
  *     cdef int wait(self) except -1:             # <<<<<<<<<<<<<<
@@ -8253,7 +8338,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_wait(struct __pyx_obj_8tailr
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":330
+/* "tailrace/native/_engine.pyx":343
  *             wait_ms = <uint64_t> (max(end_s - monotonic(), 0.0) * 1000)
  * 
  *     cdef fail(self, int error):             # <<<<<<<<<<<<<<
@@ -8283,27 +8368,27 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("fail", 0);
 
-  /* "tailrace/native/_engine.pyx":331
+  /* "tailrace/native/_engine.pyx":344
  * 
  *     cdef fail(self, int error):
  *         if error == errno.EAGAIN:             # <<<<<<<<<<<<<<
  *             raise BlockingIOError(error, "too many questions are under way; wait, or ask for fewer keys at once")
  *         why = tr_link_why(self.link).decode("utf-8", "replace")
 */
-  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 331, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 344, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 331, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_errno); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 344, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_EAGAIN); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 331, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyObject_GetAttrStr(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_EAGAIN); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 344, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_4 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_3, Py_EQ); if (unlikely((__pyx_t_4 < 0))) __PYX_ERR(0, 331, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_3, Py_EQ); if (unlikely((__pyx_t_4 < 0))) __PYX_ERR(0, 344, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   if (unlikely(__pyx_t_4)) {
 
 
-    /* "tailrace/native/_engine.pyx":332
+    /* "tailrace/native/_engine.pyx":345
  *     cdef fail(self, int error):
  *         if error == errno.EAGAIN:
  *             raise BlockingIOError(error, "too many questions are under way; wait, or ask for fewer keys at once")             # <<<<<<<<<<<<<<
@@ -8311,7 +8396,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
  *         raise OSError(error, f"the link to {self.host} port {self.port} is broken: {why}")
 */
     __pyx_t_1 = NULL;
-    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 332, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 345, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __pyx_t_5 = 1;
     {
@@ -8319,14 +8404,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
       __pyx_t_3 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_BlockingIOError)), __pyx_callargs+__pyx_t_5, (3-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 332, __pyx_L1_error)
+      if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 345, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
     }
     __Pyx_Raise(__pyx_t_3, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-    __PYX_ERR(0, 332, __pyx_L1_error)
+    __PYX_ERR(0, 345, __pyx_L1_error)
 
-    /* "tailrace/native/_engine.pyx":331
+    /* "tailrace/native/_engine.pyx":344
  * 
  *     cdef fail(self, int error):
  *         if error == errno.EAGAIN:             # <<<<<<<<<<<<<<
@@ -8335,7 +8420,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
 */
   }
 
-  /* "tailrace/native/_engine.pyx":333
+  /* "tailrace/native/_engine.pyx":346
  *         if error == errno.EAGAIN:
  *             raise BlockingIOError(error, "too many questions are under way; wait, or ask for fewer keys at once")
  *         why = tr_link_why(self.link).decode("utf-8", "replace")             # <<<<<<<<<<<<<<
@@ -8344,16 +8429,16 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
 */
 
   __pyx_t_6 = tr_link_why(__pyx_v_self->link);
-  __pyx_t_7 = __Pyx_ssize_strlen(__pyx_t_6); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 333, __pyx_L1_error)
-  __pyx_t_3 = __Pyx_decode_c_string(__pyx_t_6, 0, __pyx_t_7, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 333, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_ssize_strlen(__pyx_t_6); if (unlikely(__pyx_t_7 == ((Py_ssize_t)-1))) __PYX_ERR(0, 346, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_decode_c_string(__pyx_t_6, 0, __pyx_t_7, NULL, __pyx_k_replace, PyUnicode_DecodeUTF8); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 346, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
 
-  if (!(likely(PyUnicode_CheckExact(__pyx_t_3)) || __Pyx_RaiseUnexpectedTypeError("str", __pyx_t_3))) __PYX_ERR(0, 333, __pyx_L1_error)
+  if (!(likely(PyUnicode_CheckExact(__pyx_t_3)) || __Pyx_RaiseUnexpectedTypeError("str", __pyx_t_3))) __PYX_ERR(0, 346, __pyx_L1_error)
   __Pyx_INCREF(__pyx_t_3);
   __pyx_v_why = __pyx_t_3;
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":334
+  /* "tailrace/native/_engine.pyx":347
  *             raise BlockingIOError(error, "too many questions are under way; wait, or ask for fewer keys at once")
  *         why = tr_link_why(self.link).decode("utf-8", "replace")
  *         raise OSError(error, f"the link to {self.host} port {self.port} is broken: {why}")             # <<<<<<<<<<<<<<
@@ -8361,13 +8446,13 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
  *     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:
 */
   __pyx_t_2 = NULL;
-  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 334, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_error); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 347, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __pyx_t_8 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 334, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyUnicode_Unicode(__pyx_v_self->host); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 347, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  __pyx_t_9 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 334, __pyx_L1_error)
+  __pyx_t_9 = __Pyx_PyUnicode_From_int(__pyx_v_self->port, 0, ' ', 'd'); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 347, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_9);
-  __pyx_t_10 = __Pyx_PyObject_FormatSimple(__pyx_v_why, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 334, __pyx_L1_error)
+  __pyx_t_10 = __Pyx_PyObject_FormatSimple(__pyx_v_why, __pyx_mstate_global->__pyx_empty_unicode); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 347, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_10);
   __pyx_t_11[0] = __pyx_mstate_global->__pyx_kp_u_the_link_to;
   __pyx_t_11[1] = __pyx_t_8;
@@ -8384,7 +8469,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
   __pyx_t_12 |= __Pyx_PyUnicode_KIND_04(__pyx_t_11[1]) | __Pyx_PyUnicode_KIND_04(__pyx_t_11[5]);
   #endif
   __pyx_t_13 = __Pyx_PyUnicode_Join(__pyx_t_11, 6, __pyx_t_7, __pyx_t_12);
-  if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 334, __pyx_L1_error)
+  if (unlikely(!__pyx_t_13)) __PYX_ERR(0, 347, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_13);
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
   __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
@@ -8396,14 +8481,14 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
     __Pyx_DECREF(__pyx_t_13); __pyx_t_13 = 0;
-    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 334, __pyx_L1_error)
+    if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 347, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_3);
   }
   __Pyx_Raise(__pyx_t_3, 0, 0, 0);
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __PYX_ERR(0, 334, __pyx_L1_error)
+  __PYX_ERR(0, 347, __pyx_L1_error)
 
-  /* "tailrace/native/_engine.pyx":330
+  /* "tailrace/native/_engine.pyx":343
  *             wait_ms = <uint64_t> (max(end_s - monotonic(), 0.0) * 1000)
  * 
  *     cdef fail(self, int error):             # <<<<<<<<<<<<<<
@@ -8428,7 +8513,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_fail(struct __pyx_obj_
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":336
+/* "tailrace/native/_engine.pyx":349
  *         raise OSError(error, f"the link to {self.host} port {self.port} is broken: {why}")
  * 
  *     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:             # <<<<<<<<<<<<<<
@@ -8448,7 +8533,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("scan_all", 0);
 
-  /* "tailrace/native/_engine.pyx":338
+  /* "tailrace/native/_engine.pyx":351
  *     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:
  *         cdef int error
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -8461,7 +8546,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_engine.pyx":339
+        /* "tailrace/native/_engine.pyx":352
  *         cdef int error
  *         with nogil:
  *             error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max)             # <<<<<<<<<<<<<<
@@ -8471,7 +8556,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
         __pyx_v_error = tr_link_scan(__pyx_v_self->link, __pyx_v_self->asked, __pyx_v_count, __pyx_v_now_s, __pyx_v_data_bytes_max);
       }
 
-      /* "tailrace/native/_engine.pyx":338
+      /* "tailrace/native/_engine.pyx":351
  *     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:
  *         cdef int error
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -8488,7 +8573,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
       }
   }
 
-  /* "tailrace/native/_engine.pyx":340
+  /* "tailrace/native/_engine.pyx":353
  *         with nogil:
  *             error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max)
  *         if error:             # <<<<<<<<<<<<<<
@@ -8500,18 +8585,18 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
   if (__pyx_t_1) {
 
 
-    /* "tailrace/native/_engine.pyx":341
+    /* "tailrace/native/_engine.pyx":354
  *             error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max)
  *         if error:
  *             self.fail(error)             # <<<<<<<<<<<<<<
  *         return self.wait()
  * 
 */
-    __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 341, __pyx_L1_error)
+    __pyx_t_2 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 354, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-    /* "tailrace/native/_engine.pyx":340
+    /* "tailrace/native/_engine.pyx":353
  *         with nogil:
  *             error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max)
  *         if error:             # <<<<<<<<<<<<<<
@@ -8520,20 +8605,20 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
 */
   }
 
-  /* "tailrace/native/_engine.pyx":342
+  /* "tailrace/native/_engine.pyx":355
  *         if error:
  *             self.fail(error)
  *         return self.wait()             # <<<<<<<<<<<<<<
  * 
  *     cdef int read_found(self, size_t count) except -1:
 */
-  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 342, __pyx_L1_error)
+  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 355, __pyx_L1_error)
   {
     __pyx_r = __pyx_t_3;
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":336
+  /* "tailrace/native/_engine.pyx":349
  *         raise OSError(error, f"the link to {self.host} port {self.port} is broken: {why}")
  * 
  *     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:             # <<<<<<<<<<<<<<
@@ -8553,7 +8638,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_scan_all(struct __pyx_obj_8t
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":344
+/* "tailrace/native/_engine.pyx":357
  *         return self.wait()
  * 
  *     cdef int read_found(self, size_t count) except -1:             # <<<<<<<<<<<<<<
@@ -8578,7 +8663,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("read_found", 0);
 
-  /* "tailrace/native/_engine.pyx":345
+  /* "tailrace/native/_engine.pyx":358
  * 
  *     cdef int read_found(self, size_t count) except -1:
  *         cdef size_t i, found = 0             # <<<<<<<<<<<<<<
@@ -8587,7 +8672,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
 */
   __pyx_v_found = 0;
 
-  /* "tailrace/native/_engine.pyx":347
+  /* "tailrace/native/_engine.pyx":360
  *         cdef size_t i, found = 0
  *         cdef int error
  *         for i in range(count):             # <<<<<<<<<<<<<<
@@ -8601,7 +8686,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
   for (__pyx_t_3 = 0; __pyx_t_3 < __pyx_t_2; __pyx_t_3+=1) {
     __pyx_v_i = __pyx_t_3;
 
-    /* "tailrace/native/_engine.pyx":348
+    /* "tailrace/native/_engine.pyx":361
  *         cdef int error
  *         for i in range(count):
  *             if self.probes[i].state == TR_PROBE_FOUND:             # <<<<<<<<<<<<<<
@@ -8613,7 +8698,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
     if (__pyx_t_4) {
 
 
-      /* "tailrace/native/_engine.pyx":349
+      /* "tailrace/native/_engine.pyx":362
  *         for i in range(count):
  *             if self.probes[i].state == TR_PROBE_FOUND:
  *                 self.asked[found] = &self.probes[i]             # <<<<<<<<<<<<<<
@@ -8622,7 +8707,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
 */
       (__pyx_v_self->asked[__pyx_v_found]) = (&(__pyx_v_self->probes[__pyx_v_i]));
 
-      /* "tailrace/native/_engine.pyx":350
+      /* "tailrace/native/_engine.pyx":363
  *             if self.probes[i].state == TR_PROBE_FOUND:
  *                 self.asked[found] = &self.probes[i]
  *                 found += 1             # <<<<<<<<<<<<<<
@@ -8631,7 +8716,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
 */
       __pyx_v_found = (__pyx_v_found + 1);
 
-      /* "tailrace/native/_engine.pyx":348
+      /* "tailrace/native/_engine.pyx":361
  *         cdef int error
  *         for i in range(count):
  *             if self.probes[i].state == TR_PROBE_FOUND:             # <<<<<<<<<<<<<<
@@ -8642,7 +8727,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
   }
 
 
-  /* "tailrace/native/_engine.pyx":351
+  /* "tailrace/native/_engine.pyx":364
  *                 self.asked[found] = &self.probes[i]
  *                 found += 1
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -8655,7 +8740,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "tailrace/native/_engine.pyx":352
+        /* "tailrace/native/_engine.pyx":365
  *                 found += 1
  *         with nogil:
  *             error = tr_link_read(self.link, self.asked, found)             # <<<<<<<<<<<<<<
@@ -8665,7 +8750,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
         __pyx_v_error = tr_link_read(__pyx_v_self->link, __pyx_v_self->asked, __pyx_v_found);
       }
 
-      /* "tailrace/native/_engine.pyx":351
+      /* "tailrace/native/_engine.pyx":364
  *                 self.asked[found] = &self.probes[i]
  *                 found += 1
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -8682,7 +8767,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
       }
   }
 
-  /* "tailrace/native/_engine.pyx":353
+  /* "tailrace/native/_engine.pyx":366
  *         with nogil:
  *             error = tr_link_read(self.link, self.asked, found)
  *         if error:             # <<<<<<<<<<<<<<
@@ -8694,18 +8779,18 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
   if (__pyx_t_4) {
 
 
-    /* "tailrace/native/_engine.pyx":354
+    /* "tailrace/native/_engine.pyx":367
  *             error = tr_link_read(self.link, self.asked, found)
  *         if error:
  *             self.fail(error)             # <<<<<<<<<<<<<<
  *         return self.wait()
  * 
 */
-    __pyx_t_5 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 354, __pyx_L1_error)
+    __pyx_t_5 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 367, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-    /* "tailrace/native/_engine.pyx":353
+    /* "tailrace/native/_engine.pyx":366
  *         with nogil:
  *             error = tr_link_read(self.link, self.asked, found)
  *         if error:             # <<<<<<<<<<<<<<
@@ -8714,20 +8799,20 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
 */
   }
 
-  /* "tailrace/native/_engine.pyx":355
+  /* "tailrace/native/_engine.pyx":368
  *         if error:
  *             self.fail(error)
  *         return self.wait()             # <<<<<<<<<<<<<<
  * 
  *     cdef list results(self, size_t count):
 */
-  __pyx_t_6 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(__pyx_t_6 == ((int)-1))) __PYX_ERR(0, 355, __pyx_L1_error)
+  __pyx_t_6 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(__pyx_t_6 == ((int)-1))) __PYX_ERR(0, 368, __pyx_L1_error)
   {
     __pyx_r = __pyx_t_6;
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":344
+  /* "tailrace/native/_engine.pyx":357
  *         return self.wait()
  * 
  *     cdef int read_found(self, size_t count) except -1:             # <<<<<<<<<<<<<<
@@ -8749,7 +8834,7 @@ static int __pyx_f_8tailrace_6native_7_engine_4Link_read_found(struct __pyx_obj_
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":357
+/* "tailrace/native/_engine.pyx":370
  *         return self.wait()
  * 
  *     cdef list results(self, size_t count):             # <<<<<<<<<<<<<<
@@ -8779,26 +8864,26 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("results", 0);
 
-  /* "tailrace/native/_engine.pyx":358
+  /* "tailrace/native/_engine.pyx":371
  * 
  *     cdef list results(self, size_t count):
  *         cdef list results = [_MISSED] * <Py_ssize_t> count             # <<<<<<<<<<<<<<
  *         cdef tr_probe *probe
  *         cdef tr_version version
 */
-  __pyx_t_1 = PyList_New(1 * ((((Py_ssize_t)__pyx_v_count)<0) ? 0:((Py_ssize_t)__pyx_v_count))); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 358, __pyx_L1_error)
+  __pyx_t_1 = PyList_New(1 * ((((Py_ssize_t)__pyx_v_count)<0) ? 0:((Py_ssize_t)__pyx_v_count))); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 371, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   { Py_ssize_t __pyx_temp;
     for (__pyx_temp=0; __pyx_temp < ((Py_ssize_t)__pyx_v_count); __pyx_temp++) {
       __Pyx_INCREF(__pyx_v_8tailrace_6native_7_engine__MISSED);
       __Pyx_GIVEREF(__pyx_v_8tailrace_6native_7_engine__MISSED);
-      if (__Pyx_PyList_SET_ITEM(__pyx_t_1, __pyx_temp, __pyx_v_8tailrace_6native_7_engine__MISSED) != (0)) __PYX_ERR(0, 358, __pyx_L1_error);
+      if (__Pyx_PyList_SET_ITEM(__pyx_t_1, __pyx_temp, __pyx_v_8tailrace_6native_7_engine__MISSED) != (0)) __PYX_ERR(0, 371, __pyx_L1_error);
     }
   }
   __pyx_v_results = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":362
+  /* "tailrace/native/_engine.pyx":375
  *         cdef tr_version version
  *         cdef size_t i
  *         for i in range(count):             # <<<<<<<<<<<<<<
@@ -8812,7 +8897,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
   for (__pyx_t_4 = 0; __pyx_t_4 < __pyx_t_3; __pyx_t_4+=1) {
     __pyx_v_i = __pyx_t_4;
 
-    /* "tailrace/native/_engine.pyx":363
+    /* "tailrace/native/_engine.pyx":376
  *         cdef size_t i
  *         for i in range(count):
  *             probe = &self.probes[i]             # <<<<<<<<<<<<<<
@@ -8821,7 +8906,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
 */
     __pyx_v_probe = (&(__pyx_v_self->probes[__pyx_v_i]));
 
-    /* "tailrace/native/_engine.pyx":364
+    /* "tailrace/native/_engine.pyx":377
  *         for i in range(count):
  *             probe = &self.probes[i]
  *             version = probe.entry.version             # <<<<<<<<<<<<<<
@@ -8832,7 +8917,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
 
     __pyx_v_version = __pyx_t_5;
 
-    /* "tailrace/native/_engine.pyx":365
+    /* "tailrace/native/_engine.pyx":378
  *             probe = &self.probes[i]
  *             version = probe.entry.version
  *             if probe.state == TR_PROBE_HIT:             # <<<<<<<<<<<<<<
@@ -8844,63 +8929,63 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_engine.pyx":366
+      /* "tailrace/native/_engine.pyx":379
  *             version = probe.entry.version
  *             if probe.state == TR_PROBE_HIT:
  *                 results[i] = (_HIT, PyBytes_FromStringAndSize(<const char *> probe.data, probe.value_bytes),             # <<<<<<<<<<<<<<
  *                               (version.clock, version.client, version.sequence))
  *             elif probe.state == TR_PROBE_FOUND:
 */
-      __pyx_t_1 = PyBytes_FromStringAndSize(((char const *)__pyx_v_probe->data), __pyx_v_probe->value_bytes); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 366, __pyx_L1_error)
+      __pyx_t_1 = PyBytes_FromStringAndSize(((char const *)__pyx_v_probe->data), __pyx_v_probe->value_bytes); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 379, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
 
-      /* "tailrace/native/_engine.pyx":367
+      /* "tailrace/native/_engine.pyx":380
  *             if probe.state == TR_PROBE_HIT:
  *                 results[i] = (_HIT, PyBytes_FromStringAndSize(<const char *> probe.data, probe.value_bytes),
  *                               (version.clock, version.client, version.sequence))             # <<<<<<<<<<<<<<
  *             elif probe.state == TR_PROBE_FOUND:
  *                 results[i] = (_STATES[<int> probe.state], None, (version.clock, version.client, version.sequence))
 */
-      __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 367, __pyx_L1_error)
+      __pyx_t_7 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 380, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
-      __pyx_t_8 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 367, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 380, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
-      __pyx_t_9 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 367, __pyx_L1_error)
+      __pyx_t_9 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 380, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
-      __pyx_t_10 = PyTuple_New(3); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 367, __pyx_L1_error)
+      __pyx_t_10 = PyTuple_New(3); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 380, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_10);
       __Pyx_GIVEREF(__pyx_t_7);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 0, __pyx_t_7) != (0)) __PYX_ERR(0, 367, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 0, __pyx_t_7) != (0)) __PYX_ERR(0, 380, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_8);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 1, __pyx_t_8) != (0)) __PYX_ERR(0, 367, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 1, __pyx_t_8) != (0)) __PYX_ERR(0, 380, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_9);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 2, __pyx_t_9) != (0)) __PYX_ERR(0, 367, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_10, 2, __pyx_t_9) != (0)) __PYX_ERR(0, 380, __pyx_L1_error);
       __pyx_t_7 = 0;
       __pyx_t_8 = 0;
       __pyx_t_9 = 0;
 
-      /* "tailrace/native/_engine.pyx":366
+      /* "tailrace/native/_engine.pyx":379
  *             version = probe.entry.version
  *             if probe.state == TR_PROBE_HIT:
  *                 results[i] = (_HIT, PyBytes_FromStringAndSize(<const char *> probe.data, probe.value_bytes),             # <<<<<<<<<<<<<<
  *                               (version.clock, version.client, version.sequence))
  *             elif probe.state == TR_PROBE_FOUND:
 */
-      __pyx_t_9 = PyTuple_New(3); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 366, __pyx_L1_error)
+      __pyx_t_9 = PyTuple_New(3); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 379, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
       __Pyx_INCREF(__pyx_v_8tailrace_6native_7_engine__HIT);
       __Pyx_GIVEREF(__pyx_v_8tailrace_6native_7_engine__HIT);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 0, __pyx_v_8tailrace_6native_7_engine__HIT) != (0)) __PYX_ERR(0, 366, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 0, __pyx_v_8tailrace_6native_7_engine__HIT) != (0)) __PYX_ERR(0, 379, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_1);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 1, __pyx_t_1) != (0)) __PYX_ERR(0, 366, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 1, __pyx_t_1) != (0)) __PYX_ERR(0, 379, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_10);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 2, __pyx_t_10) != (0)) __PYX_ERR(0, 366, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 2, __pyx_t_10) != (0)) __PYX_ERR(0, 379, __pyx_L1_error);
       __pyx_t_1 = 0;
       __pyx_t_10 = 0;
-      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_9, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 366, __pyx_L1_error)
+      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_9, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 379, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
 
-      /* "tailrace/native/_engine.pyx":365
+      /* "tailrace/native/_engine.pyx":378
  *             probe = &self.probes[i]
  *             version = probe.entry.version
  *             if probe.state == TR_PROBE_HIT:             # <<<<<<<<<<<<<<
@@ -8910,7 +8995,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
       goto __pyx_L5;
     }
 
-    /* "tailrace/native/_engine.pyx":368
+    /* "tailrace/native/_engine.pyx":381
  *                 results[i] = (_HIT, PyBytes_FromStringAndSize(<const char *> probe.data, probe.value_bytes),
  *                               (version.clock, version.client, version.sequence))
  *             elif probe.state == TR_PROBE_FOUND:             # <<<<<<<<<<<<<<
@@ -8922,7 +9007,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_engine.pyx":369
+      /* "tailrace/native/_engine.pyx":382
  *                               (version.clock, version.client, version.sequence))
  *             elif probe.state == TR_PROBE_FOUND:
  *                 results[i] = (_STATES[<int> probe.state], None, (version.clock, version.client, version.sequence))             # <<<<<<<<<<<<<<
@@ -8931,45 +9016,45 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
 */
       if (unlikely(__pyx_v_8tailrace_6native_7_engine__STATES == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-        __PYX_ERR(0, 369, __pyx_L1_error)
+        __PYX_ERR(0, 382, __pyx_L1_error)
       }
-      __pyx_t_9 = __Pyx_PyLong_From_int(((int)__pyx_v_probe->state)); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_9 = __Pyx_PyLong_From_int(((int)__pyx_v_probe->state)); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
-      __pyx_t_10 = __Pyx_PyDict_GetItem(__pyx_v_8tailrace_6native_7_engine__STATES, __pyx_t_9); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_10 = __Pyx_PyDict_GetItem(__pyx_v_8tailrace_6native_7_engine__STATES, __pyx_t_9); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_10);
       __Pyx_DECREF(__pyx_t_9); __pyx_t_9 = 0;
-      __pyx_t_9 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_9 = __Pyx_PyLong_From_uint64_t(__pyx_v_version.clock); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
-      __pyx_t_1 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_1 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.client); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_1);
-      __pyx_t_8 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyLong_From_uint32_t(__pyx_v_version.sequence); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
-      __pyx_t_7 = PyTuple_New(3); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_7 = PyTuple_New(3); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
       __Pyx_GIVEREF(__pyx_t_9);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 0, __pyx_t_9) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 0, __pyx_t_9) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_1);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 1, __pyx_t_1) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 1, __pyx_t_1) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_8);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 2, __pyx_t_8) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_7, 2, __pyx_t_8) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __pyx_t_9 = 0;
       __pyx_t_1 = 0;
       __pyx_t_8 = 0;
-      __pyx_t_8 = PyTuple_New(3); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 369, __pyx_L1_error)
+      __pyx_t_8 = PyTuple_New(3); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
       __Pyx_GIVEREF(__pyx_t_10);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_10) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_10) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __Pyx_INCREF(Py_None);
       __Pyx_GIVEREF(Py_None);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, Py_None) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, Py_None) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_7);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, __pyx_t_7) != (0)) __PYX_ERR(0, 369, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, __pyx_t_7) != (0)) __PYX_ERR(0, 382, __pyx_L1_error);
       __pyx_t_10 = 0;
       __pyx_t_7 = 0;
-      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_8, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 369, __pyx_L1_error)
+      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_8, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 382, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-      /* "tailrace/native/_engine.pyx":368
+      /* "tailrace/native/_engine.pyx":381
  *                 results[i] = (_HIT, PyBytes_FromStringAndSize(<const char *> probe.data, probe.value_bytes),
  *                               (version.clock, version.client, version.sequence))
  *             elif probe.state == TR_PROBE_FOUND:             # <<<<<<<<<<<<<<
@@ -8979,7 +9064,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
       goto __pyx_L5;
     }
 
-    /* "tailrace/native/_engine.pyx":370
+    /* "tailrace/native/_engine.pyx":383
  *             elif probe.state == TR_PROBE_FOUND:
  *                 results[i] = (_STATES[<int> probe.state], None, (version.clock, version.client, version.sequence))
  *             elif probe.state != TR_PROBE_MISS:             # <<<<<<<<<<<<<<
@@ -8991,7 +9076,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
     if (__pyx_t_6) {
 
 
-      /* "tailrace/native/_engine.pyx":371
+      /* "tailrace/native/_engine.pyx":384
  *                 results[i] = (_STATES[<int> probe.state], None, (version.clock, version.client, version.sequence))
  *             elif probe.state != TR_PROBE_MISS:
  *                 results[i] = (_STATES[<int> probe.state], None, None)             # <<<<<<<<<<<<<<
@@ -9000,28 +9085,28 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
 */
       if (unlikely(__pyx_v_8tailrace_6native_7_engine__STATES == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "\047NoneType\047 object is not subscriptable");
-        __PYX_ERR(0, 371, __pyx_L1_error)
+        __PYX_ERR(0, 384, __pyx_L1_error)
       }
-      __pyx_t_8 = __Pyx_PyLong_From_int(((int)__pyx_v_probe->state)); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 371, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyLong_From_int(((int)__pyx_v_probe->state)); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 384, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
-      __pyx_t_7 = __Pyx_PyDict_GetItem(__pyx_v_8tailrace_6native_7_engine__STATES, __pyx_t_8); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 371, __pyx_L1_error)
+      __pyx_t_7 = __Pyx_PyDict_GetItem(__pyx_v_8tailrace_6native_7_engine__STATES, __pyx_t_8); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 384, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-      __pyx_t_8 = PyTuple_New(3); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 371, __pyx_L1_error)
+      __pyx_t_8 = PyTuple_New(3); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 384, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
       __Pyx_GIVEREF(__pyx_t_7);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_7) != (0)) __PYX_ERR(0, 371, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_7) != (0)) __PYX_ERR(0, 384, __pyx_L1_error);
       __Pyx_INCREF(Py_None);
       __Pyx_GIVEREF(Py_None);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, Py_None) != (0)) __PYX_ERR(0, 371, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, Py_None) != (0)) __PYX_ERR(0, 384, __pyx_L1_error);
       __Pyx_INCREF(Py_None);
       __Pyx_GIVEREF(Py_None);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, Py_None) != (0)) __PYX_ERR(0, 371, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, Py_None) != (0)) __PYX_ERR(0, 384, __pyx_L1_error);
       __pyx_t_7 = 0;
-      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_8, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 371, __pyx_L1_error)
+      if (unlikely((__Pyx_SetItemInt(__pyx_v_results, __pyx_v_i, __pyx_t_8, size_t, 0, __Pyx_PyLong_FromSize_t, 0, 0, 1, __Pyx_ReferenceSharing_OwnStrongReference) < 0))) __PYX_ERR(0, 384, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-      /* "tailrace/native/_engine.pyx":370
+      /* "tailrace/native/_engine.pyx":383
  *             elif probe.state == TR_PROBE_FOUND:
  *                 results[i] = (_STATES[<int> probe.state], None, (version.clock, version.client, version.sequence))
  *             elif probe.state != TR_PROBE_MISS:             # <<<<<<<<<<<<<<
@@ -9033,7 +9118,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
   }
 
 
-  /* "tailrace/native/_engine.pyx":372
+  /* "tailrace/native/_engine.pyx":385
  *             elif probe.state != TR_PROBE_MISS:
  *                 results[i] = (_STATES[<int> probe.state], None, None)
  *         return results             # <<<<<<<<<<<<<<
@@ -9051,7 +9136,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
   }
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":357
+  /* "tailrace/native/_engine.pyx":370
  *         return self.wait()
  * 
  *     cdef list results(self, size_t count):             # <<<<<<<<<<<<<<
@@ -9078,7 +9163,7 @@ static PyObject *__pyx_f_8tailrace_6native_7_engine_4Link_results(struct __pyx_o
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":374
+/* "tailrace/native/_engine.pyx":387
  *         return results
  * 
  *     def scan(self, keys, uint32_t now_s, uint32_t data_bytes_max=1 << 20):             # <<<<<<<<<<<<<<
@@ -9128,55 +9213,55 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_keys_2,&__pyx_mstate_global->__pyx_n_u_now_s,&__pyx_mstate_global->__pyx_n_u_data_bytes_max,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 374, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 387, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 387, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 387, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 387, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "scan", 0) < (0)) __PYX_ERR(0, 374, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "scan", 0) < (0)) __PYX_ERR(0, 387, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("scan", 0, 2, 3, i); __PYX_ERR(0, 374, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("scan", 0, 2, 3, i); __PYX_ERR(0, 387, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 387, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 387, __pyx_L3_error)
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 374, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 387, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     __pyx_v_keys = values[0];
-    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 374, __pyx_L3_error)
+    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 387, __pyx_L3_error)
     if (values[2]) {
-      __pyx_v_data_bytes_max = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_data_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 374, __pyx_L3_error)
+      __pyx_v_data_bytes_max = __Pyx_PyLong_As_uint32_t(values[2]); if (unlikely((__pyx_v_data_bytes_max == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 387, __pyx_L3_error)
     } else {
       __pyx_v_data_bytes_max = ((uint32_t)0x100000);
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("scan", 0, 2, 3, __pyx_nargs); __PYX_ERR(0, 374, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("scan", 0, 2, 3, __pyx_nargs); __PYX_ERR(0, 387, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -9220,39 +9305,39 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("scan", 0);
 
-  /* "tailrace/native/_engine.pyx":376
+  /* "tailrace/native/_engine.pyx":389
  *     def scan(self, keys, uint32_t now_s, uint32_t data_bytes_max=1 << 20):
  *         """(state, value, version) for each key. Entries larger than `data_bytes_max` are FOUND without their value."""
  *         cdef tuple held = tuple(keys)             # <<<<<<<<<<<<<<
  *         cdef size_t count = len(held)
  *         self.begin()
 */
-  __pyx_t_1 = __Pyx_PySequence_Tuple(__pyx_v_keys); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 376, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PySequence_Tuple(__pyx_v_keys); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 389, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_held = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":377
+  /* "tailrace/native/_engine.pyx":390
  *         """(state, value, version) for each key. Entries larger than `data_bytes_max` are FOUND without their value."""
  *         cdef tuple held = tuple(keys)
  *         cdef size_t count = len(held)             # <<<<<<<<<<<<<<
  *         self.begin()
  *         try:
 */
-  __pyx_t_2 = __Pyx_PyTuple_GET_SIZE(__pyx_v_held); if (unlikely(__pyx_t_2 == ((Py_ssize_t)-1))) __PYX_ERR(0, 377, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyTuple_GET_SIZE(__pyx_v_held); if (unlikely(__pyx_t_2 == ((Py_ssize_t)-1))) __PYX_ERR(0, 390, __pyx_L1_error)
   __pyx_v_count = __pyx_t_2;
 
-  /* "tailrace/native/_engine.pyx":378
+  /* "tailrace/native/_engine.pyx":391
  *         cdef tuple held = tuple(keys)
  *         cdef size_t count = len(held)
  *         self.begin()             # <<<<<<<<<<<<<<
  *         try:
  *             self.prepare(held)
 */
-  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 378, __pyx_L1_error)
+  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 391, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":379
+  /* "tailrace/native/_engine.pyx":392
  *         cdef size_t count = len(held)
  *         self.begin()
  *         try:             # <<<<<<<<<<<<<<
@@ -9261,34 +9346,34 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
 */
   /*try:*/ {
 
-    /* "tailrace/native/_engine.pyx":380
+    /* "tailrace/native/_engine.pyx":393
  *         self.begin()
  *         try:
  *             self.prepare(held)             # <<<<<<<<<<<<<<
  *             self.scan_all(count, now_s, data_bytes_max)
  *             return self.results(count)
 */
-    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->prepare(__pyx_v_self, __pyx_v_held); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 380, __pyx_L4_error)
+    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->prepare(__pyx_v_self, __pyx_v_held); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 393, __pyx_L4_error)
 
 
-    /* "tailrace/native/_engine.pyx":381
+    /* "tailrace/native/_engine.pyx":394
  *         try:
  *             self.prepare(held)
  *             self.scan_all(count, now_s, data_bytes_max)             # <<<<<<<<<<<<<<
  *             return self.results(count)
  *         finally:
 */
-    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->scan_all(__pyx_v_self, __pyx_v_count, __pyx_v_now_s, __pyx_v_data_bytes_max); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 381, __pyx_L4_error)
+    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->scan_all(__pyx_v_self, __pyx_v_count, __pyx_v_now_s, __pyx_v_data_bytes_max); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 394, __pyx_L4_error)
 
 
-    /* "tailrace/native/_engine.pyx":382
+    /* "tailrace/native/_engine.pyx":395
  *             self.prepare(held)
  *             self.scan_all(count, now_s, data_bytes_max)
  *             return self.results(count)             # <<<<<<<<<<<<<<
  *         finally:
  *             tr_link_forget(self.link)
 */
-    __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->results(__pyx_v_self, __pyx_v_count); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 382, __pyx_L4_error)
+    __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->results(__pyx_v_self, __pyx_v_count); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 395, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_1);
     {
       PyObject *__pyx_temp;
@@ -9302,7 +9387,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
     goto __pyx_L3_return;
   }
 
-  /* "tailrace/native/_engine.pyx":384
+  /* "tailrace/native/_engine.pyx":397
  *             return self.results(count)
  *         finally:
  *             tr_link_forget(self.link)             # <<<<<<<<<<<<<<
@@ -9328,7 +9413,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
       {
         tr_link_forget(__pyx_v_self->link);
 
-        /* "tailrace/native/_engine.pyx":385
+        /* "tailrace/native/_engine.pyx":398
  *         finally:
  *             tr_link_forget(self.link)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9353,7 +9438,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
       __pyx_t_11 = __pyx_r;
       __pyx_r = 0;
 
-      /* "tailrace/native/_engine.pyx":384
+      /* "tailrace/native/_engine.pyx":397
  *             return self.results(count)
  *         finally:
  *             tr_link_forget(self.link)             # <<<<<<<<<<<<<<
@@ -9362,7 +9447,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
 */
       tr_link_forget(__pyx_v_self->link);
 
-      /* "tailrace/native/_engine.pyx":385
+      /* "tailrace/native/_engine.pyx":398
  *         finally:
  *             tr_link_forget(self.link)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9376,7 +9461,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
     }
   }
 
-  /* "tailrace/native/_engine.pyx":374
+  /* "tailrace/native/_engine.pyx":387
  *         return results
  * 
  *     def scan(self, keys, uint32_t now_s, uint32_t data_bytes_max=1 << 20):             # <<<<<<<<<<<<<<
@@ -9397,7 +9482,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10scan(struct __pyx_o
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":387
+/* "tailrace/native/_engine.pyx":400
  *             self.busy = False
  * 
  *     def read(self, keys, uint32_t now_s):             # <<<<<<<<<<<<<<
@@ -9446,39 +9531,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_keys_2,&__pyx_mstate_global->__pyx_n_u_now_s,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 387, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 400, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 387, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 400, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 387, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 400, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "read", 0) < (0)) __PYX_ERR(0, 387, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "read", 0) < (0)) __PYX_ERR(0, 400, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("read", 1, 2, 2, i); __PYX_ERR(0, 387, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("read", 1, 2, 2, i); __PYX_ERR(0, 400, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 387, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 400, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 387, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 400, __pyx_L3_error)
     }
     __pyx_v_keys = values[0];
-    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 387, __pyx_L3_error)
+    __pyx_v_now_s = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_now_s == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 400, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("read", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 387, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("read", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 400, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -9521,39 +9606,39 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("read", 0);
 
-  /* "tailrace/native/_engine.pyx":389
+  /* "tailrace/native/_engine.pyx":402
  *     def read(self, keys, uint32_t now_s):
  *         """The same in two steps: first the index of all keys, then the entries that were found."""
  *         cdef tuple held = tuple(keys)             # <<<<<<<<<<<<<<
  *         cdef size_t count = len(held)
  *         self.begin()
 */
-  __pyx_t_1 = __Pyx_PySequence_Tuple(__pyx_v_keys); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 389, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PySequence_Tuple(__pyx_v_keys); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 402, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_v_held = ((PyObject*)__pyx_t_1);
   __pyx_t_1 = 0;
 
-  /* "tailrace/native/_engine.pyx":390
+  /* "tailrace/native/_engine.pyx":403
  *         """The same in two steps: first the index of all keys, then the entries that were found."""
  *         cdef tuple held = tuple(keys)
  *         cdef size_t count = len(held)             # <<<<<<<<<<<<<<
  *         self.begin()
  *         try:
 */
-  __pyx_t_2 = __Pyx_PyTuple_GET_SIZE(__pyx_v_held); if (unlikely(__pyx_t_2 == ((Py_ssize_t)-1))) __PYX_ERR(0, 390, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyTuple_GET_SIZE(__pyx_v_held); if (unlikely(__pyx_t_2 == ((Py_ssize_t)-1))) __PYX_ERR(0, 403, __pyx_L1_error)
   __pyx_v_count = __pyx_t_2;
 
-  /* "tailrace/native/_engine.pyx":391
+  /* "tailrace/native/_engine.pyx":404
  *         cdef tuple held = tuple(keys)
  *         cdef size_t count = len(held)
  *         self.begin()             # <<<<<<<<<<<<<<
  *         try:
  *             self.prepare(held)
 */
-  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 391, __pyx_L1_error)
+  __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 404, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":392
+  /* "tailrace/native/_engine.pyx":405
  *         cdef size_t count = len(held)
  *         self.begin()
  *         try:             # <<<<<<<<<<<<<<
@@ -9562,44 +9647,44 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
 */
   /*try:*/ {
 
-    /* "tailrace/native/_engine.pyx":393
+    /* "tailrace/native/_engine.pyx":406
  *         self.begin()
  *         try:
  *             self.prepare(held)             # <<<<<<<<<<<<<<
  *             self.scan_all(count, now_s, 0)
  *             self.read_found(count)
 */
-    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->prepare(__pyx_v_self, __pyx_v_held); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 393, __pyx_L4_error)
+    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->prepare(__pyx_v_self, __pyx_v_held); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 406, __pyx_L4_error)
 
 
-    /* "tailrace/native/_engine.pyx":394
+    /* "tailrace/native/_engine.pyx":407
  *         try:
  *             self.prepare(held)
  *             self.scan_all(count, now_s, 0)             # <<<<<<<<<<<<<<
  *             self.read_found(count)
  *             return self.results(count)
 */
-    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->scan_all(__pyx_v_self, __pyx_v_count, __pyx_v_now_s, 0); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 394, __pyx_L4_error)
+    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->scan_all(__pyx_v_self, __pyx_v_count, __pyx_v_now_s, 0); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 407, __pyx_L4_error)
 
 
-    /* "tailrace/native/_engine.pyx":395
+    /* "tailrace/native/_engine.pyx":408
  *             self.prepare(held)
  *             self.scan_all(count, now_s, 0)
  *             self.read_found(count)             # <<<<<<<<<<<<<<
  *             return self.results(count)
  *         finally:
 */
-    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->read_found(__pyx_v_self, __pyx_v_count); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 395, __pyx_L4_error)
+    __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->read_found(__pyx_v_self, __pyx_v_count); if (unlikely(__pyx_t_3 == ((int)-1))) __PYX_ERR(0, 408, __pyx_L4_error)
 
 
-    /* "tailrace/native/_engine.pyx":396
+    /* "tailrace/native/_engine.pyx":409
  *             self.scan_all(count, now_s, 0)
  *             self.read_found(count)
  *             return self.results(count)             # <<<<<<<<<<<<<<
  *         finally:
  *             tr_link_forget(self.link)
 */
-    __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->results(__pyx_v_self, __pyx_v_count); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 396, __pyx_L4_error)
+    __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->results(__pyx_v_self, __pyx_v_count); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 409, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_1);
     {
       PyObject *__pyx_temp;
@@ -9613,7 +9698,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
     goto __pyx_L3_return;
   }
 
-  /* "tailrace/native/_engine.pyx":398
+  /* "tailrace/native/_engine.pyx":411
  *             return self.results(count)
  *         finally:
  *             tr_link_forget(self.link)             # <<<<<<<<<<<<<<
@@ -9639,7 +9724,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
       {
         tr_link_forget(__pyx_v_self->link);
 
-        /* "tailrace/native/_engine.pyx":399
+        /* "tailrace/native/_engine.pyx":412
  *         finally:
  *             tr_link_forget(self.link)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9664,7 +9749,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
       __pyx_t_11 = __pyx_r;
       __pyx_r = 0;
 
-      /* "tailrace/native/_engine.pyx":398
+      /* "tailrace/native/_engine.pyx":411
  *             return self.results(count)
  *         finally:
  *             tr_link_forget(self.link)             # <<<<<<<<<<<<<<
@@ -9673,7 +9758,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
 */
       tr_link_forget(__pyx_v_self->link);
 
-      /* "tailrace/native/_engine.pyx":399
+      /* "tailrace/native/_engine.pyx":412
  *         finally:
  *             tr_link_forget(self.link)
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9687,7 +9772,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
     }
   }
 
-  /* "tailrace/native/_engine.pyx":387
+  /* "tailrace/native/_engine.pyx":400
  *             self.busy = False
  * 
  *     def read(self, keys, uint32_t now_s):             # <<<<<<<<<<<<<<
@@ -9708,7 +9793,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_12read(struct __pyx_o
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":401
+/* "tailrace/native/_engine.pyx":414
  *             self.busy = False
  * 
  *     def ping(self):             # <<<<<<<<<<<<<<
@@ -9779,17 +9864,17 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("ping", 0);
 
-  /* "tailrace/native/_engine.pyx":404
+  /* "tailrace/native/_engine.pyx":417
  *         """Say that this link is still wanted. Does not wait for the answer."""
  *         cdef int error
  *         self.begin()             # <<<<<<<<<<<<<<
  *         try:
  *             with nogil:
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 404, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->begin(__pyx_v_self); if (unlikely(__pyx_t_1 == ((int)-1))) __PYX_ERR(0, 417, __pyx_L1_error)
 
 
-  /* "tailrace/native/_engine.pyx":405
+  /* "tailrace/native/_engine.pyx":418
  *         cdef int error
  *         self.begin()
  *         try:             # <<<<<<<<<<<<<<
@@ -9798,7 +9883,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
 */
   /*try:*/ {
 
-    /* "tailrace/native/_engine.pyx":406
+    /* "tailrace/native/_engine.pyx":419
  *         self.begin()
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -9811,7 +9896,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "tailrace/native/_engine.pyx":407
+          /* "tailrace/native/_engine.pyx":420
  *         try:
  *             with nogil:
  *                 error = tr_link_ping(self.link)             # <<<<<<<<<<<<<<
@@ -9821,7 +9906,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
           __pyx_v_error = tr_link_ping(__pyx_v_self->link);
         }
 
-        /* "tailrace/native/_engine.pyx":406
+        /* "tailrace/native/_engine.pyx":419
  *         self.begin()
  *         try:
  *             with nogil:             # <<<<<<<<<<<<<<
@@ -9838,7 +9923,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
         }
     }
 
-    /* "tailrace/native/_engine.pyx":408
+    /* "tailrace/native/_engine.pyx":421
  *             with nogil:
  *                 error = tr_link_ping(self.link)
  *             if error:             # <<<<<<<<<<<<<<
@@ -9850,18 +9935,18 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
     if (__pyx_t_2) {
 
 
-      /* "tailrace/native/_engine.pyx":409
+      /* "tailrace/native/_engine.pyx":422
  *                 error = tr_link_ping(self.link)
  *             if error:
  *                 self.fail(error)             # <<<<<<<<<<<<<<
  *         finally:
  *             self.busy = False
 */
-      __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 409, __pyx_L4_error)
+      __pyx_t_3 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->fail(__pyx_v_self, __pyx_v_error); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 422, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_3);
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-      /* "tailrace/native/_engine.pyx":408
+      /* "tailrace/native/_engine.pyx":421
  *             with nogil:
  *                 error = tr_link_ping(self.link)
  *             if error:             # <<<<<<<<<<<<<<
@@ -9871,7 +9956,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
     }
   }
 
-  /* "tailrace/native/_engine.pyx":411
+  /* "tailrace/native/_engine.pyx":424
  *                 self.fail(error)
  *         finally:
  *             self.busy = False             # <<<<<<<<<<<<<<
@@ -9916,7 +10001,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
     __pyx_L5:;
   }
 
-  /* "tailrace/native/_engine.pyx":401
+  /* "tailrace/native/_engine.pyx":414
  *             self.busy = False
  * 
  *     def ping(self):             # <<<<<<<<<<<<<<
@@ -9938,7 +10023,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_14ping(struct __pyx_o
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":413
+/* "tailrace/native/_engine.pyx":426
  *             self.busy = False
  * 
  *     def fileno(self):             # <<<<<<<<<<<<<<
@@ -9998,15 +10083,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_16fileno(struct __pyx
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("fileno", 0);
 
-  /* "tailrace/native/_engine.pyx":414
+  /* "tailrace/native/_engine.pyx":427
  * 
  *     def fileno(self):
  *         return tr_link_fd(self.opened())             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 414, __pyx_L1_error)
-  __pyx_t_2 = __Pyx_PyLong_From_int(tr_link_fd(__pyx_t_1)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 414, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 427, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_int(tr_link_fd(__pyx_t_1)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 427, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -10020,7 +10105,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_16fileno(struct __pyx
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":413
+  /* "tailrace/native/_engine.pyx":426
  *             self.busy = False
  * 
  *     def fileno(self):             # <<<<<<<<<<<<<<
@@ -10039,7 +10124,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_16fileno(struct __pyx
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":416
+/* "tailrace/native/_engine.pyx":429
  *         return tr_link_fd(self.opened())
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10072,15 +10157,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_11instance_id___get__
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "tailrace/native/_engine.pyx":418
+  /* "tailrace/native/_engine.pyx":431
  *     @property
  *     def instance_id(self):
  *         return tr_link_head(self.opened()).instance             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 418, __pyx_L1_error)
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 418, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 431, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->instance); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 431, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -10094,7 +10179,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_11instance_id___get__
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":416
+  /* "tailrace/native/_engine.pyx":429
  *         return tr_link_fd(self.opened())
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10113,7 +10198,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_11instance_id___get__
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":420
+/* "tailrace/native/_engine.pyx":433
  *         return tr_link_head(self.opened()).instance
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10146,15 +10231,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_9config_id___get__(st
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "tailrace/native/_engine.pyx":422
+  /* "tailrace/native/_engine.pyx":435
  *     @property
  *     def config_id(self):
  *         return tr_link_head(self.opened()).config_id             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 422, __pyx_L1_error)
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->config_id); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 422, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 435, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->config_id); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 435, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -10168,7 +10253,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_9config_id___get__(st
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":420
+  /* "tailrace/native/_engine.pyx":433
  *         return tr_link_head(self.opened()).instance
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10187,7 +10272,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_9config_id___get__(st
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":424
+/* "tailrace/native/_engine.pyx":437
  *         return tr_link_head(self.opened()).config_id
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10220,15 +10305,15 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10generation___get__(
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "tailrace/native/_engine.pyx":426
+  /* "tailrace/native/_engine.pyx":439
  *     @property
  *     def generation(self):
  *         return tr_link_head(self.opened()).generation             # <<<<<<<<<<<<<<
  * 
  *     def stats(self):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 426, __pyx_L1_error)
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->generation); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 426, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 439, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(tr_link_head(__pyx_t_1)->generation); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 439, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -10242,7 +10327,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10generation___get__(
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":424
+  /* "tailrace/native/_engine.pyx":437
  *         return tr_link_head(self.opened()).config_id
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -10261,7 +10346,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10generation___get__(
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":428
+/* "tailrace/native/_engine.pyx":441
  *         return tr_link_head(self.opened()).generation
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -10324,92 +10409,92 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_18stats(struct __pyx_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("stats", 0);
 
-  /* "tailrace/native/_engine.pyx":431
+  /* "tailrace/native/_engine.pyx":444
  *         """`unproven`: what came and was no entry of its key. `changed_hands`: answers by another instance."""
  *         cdef tr_link_stats stats
  *         tr_link_look(self.opened(), &stats)             # <<<<<<<<<<<<<<
  *         return {"requests": stats.requests, "answers": stats.answers, "probes": stats.probes, "hits": stats.hits,
  *                 "misses": stats.misses, "unproven": stats.unproven, "forgotten": stats.forgotten,
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 431, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8tailrace_6native_7_engine_Link *)__pyx_v_self->__pyx_vtab)->opened(__pyx_v_self); if (unlikely(__pyx_t_1 == ((void *)NULL))) __PYX_ERR(0, 444, __pyx_L1_error)
   tr_link_look(__pyx_t_1, (&__pyx_v_stats));
 
 
-  /* "tailrace/native/_engine.pyx":432
+  /* "tailrace/native/_engine.pyx":445
  *         cdef tr_link_stats stats
  *         tr_link_look(self.opened(), &stats)
  *         return {"requests": stats.requests, "answers": stats.answers, "probes": stats.probes, "hits": stats.hits,             # <<<<<<<<<<<<<<
  *                 "misses": stats.misses, "unproven": stats.unproven, "forgotten": stats.forgotten,
  *                 "changed_hands": stats.changed_hands, "sent_bytes": stats.sent_bytes,
 */
-  __pyx_t_2 = __Pyx_PyDict_NewPresized(11); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 432, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyDict_NewPresized(11); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.requests); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 432, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.requests); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_requests, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_requests, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.answers); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 432, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.answers); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_answers, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_answers, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.probes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 432, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.probes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_probes, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_probes, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hits); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 432, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.hits); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_hits, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_hits, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":433
+  /* "tailrace/native/_engine.pyx":446
  *         tr_link_look(self.opened(), &stats)
  *         return {"requests": stats.requests, "answers": stats.answers, "probes": stats.probes, "hits": stats.hits,
  *                 "misses": stats.misses, "unproven": stats.unproven, "forgotten": stats.forgotten,             # <<<<<<<<<<<<<<
  *                 "changed_hands": stats.changed_hands, "sent_bytes": stats.sent_bytes,
  *                 "received_bytes": stats.received_bytes, "memory_bytes": stats.memory_bytes}
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.misses); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 433, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.misses); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 446, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_misses, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_misses, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.unproven); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 433, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.unproven); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 446, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_unproven, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_unproven, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.forgotten); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 433, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.forgotten); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 446, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_forgotten, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_forgotten, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":434
+  /* "tailrace/native/_engine.pyx":447
  *         return {"requests": stats.requests, "answers": stats.answers, "probes": stats.probes, "hits": stats.hits,
  *                 "misses": stats.misses, "unproven": stats.unproven, "forgotten": stats.forgotten,
  *                 "changed_hands": stats.changed_hands, "sent_bytes": stats.sent_bytes,             # <<<<<<<<<<<<<<
  *                 "received_bytes": stats.received_bytes, "memory_bytes": stats.memory_bytes}
  * 
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.changed_hands); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 434, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.changed_hands); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 447, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_changed_hands, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_changed_hands, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 434, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.sent_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 447, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_sent_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
 
-  /* "tailrace/native/_engine.pyx":435
+  /* "tailrace/native/_engine.pyx":448
  *                 "misses": stats.misses, "unproven": stats.unproven, "forgotten": stats.forgotten,
  *                 "changed_hands": stats.changed_hands, "sent_bytes": stats.sent_bytes,
  *                 "received_bytes": stats.received_bytes, "memory_bytes": stats.memory_bytes}             # <<<<<<<<<<<<<<
  * 
 */
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.received_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 435, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.received_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 448, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_received_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_received_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.memory_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 435, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_stats.memory_bytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 448, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_memory_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 432, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_memory_bytes, __pyx_t_3) < (0)) __PYX_ERR(0, 445, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   {
     PyObject *__pyx_temp;
@@ -10422,7 +10507,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_18stats(struct __pyx_
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "tailrace/native/_engine.pyx":428
+  /* "tailrace/native/_engine.pyx":441
  *         return tr_link_head(self.opened()).generation
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
@@ -10443,7 +10528,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_18stats(struct __pyx_
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":235
+/* "tailrace/native/_engine.pyx":248
  *     cdef tr_probe **asked
  *     cdef size_t room
  *     cdef readonly str host             # <<<<<<<<<<<<<<
@@ -10510,7 +10595,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4host___get__(struct 
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":236
+/* "tailrace/native/_engine.pyx":249
  *     cdef size_t room
  *     cdef readonly str host
  *     cdef readonly int port             # <<<<<<<<<<<<<<
@@ -10549,7 +10634,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4port___get__(struct 
       __Pyx_INCREF(__pyx_t_1);
       __Pyx_PyCriticalSection_Begin(&__pyx_cs, (PyObject*)__pyx_t_1);
       /*try:*/ {
-        __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_self->port); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 236, __pyx_L4_error)
+        __pyx_t_2 = __Pyx_PyLong_From_int(__pyx_v_self->port); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 249, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_2);
         {
           PyObject *__pyx_temp;
@@ -10592,7 +10677,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_4port___get__(struct 
   return __pyx_r;
 }
 
-/* "tailrace/native/_engine.pyx":237
+/* "tailrace/native/_engine.pyx":250
  *     cdef readonly str host
  *     cdef readonly int port
  *     cdef public double deadline_s             # <<<<<<<<<<<<<<
@@ -10631,7 +10716,7 @@ static PyObject *__pyx_pf_8tailrace_6native_7_engine_4Link_10deadline_s___get__(
       __Pyx_INCREF(__pyx_t_1);
       __Pyx_PyCriticalSection_Begin(&__pyx_cs, (PyObject*)__pyx_t_1);
       /*try:*/ {
-        __pyx_t_2 = PyFloat_FromDouble(__pyx_v_self->deadline_s); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 237, __pyx_L4_error)
+        __pyx_t_2 = PyFloat_FromDouble(__pyx_v_self->deadline_s); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 250, __pyx_L4_error)
         __Pyx_GOTREF(__pyx_t_2);
         {
           PyObject *__pyx_temp;
@@ -10704,7 +10789,7 @@ static int __pyx_pf_8tailrace_6native_7_engine_4Link_10deadline_s_2__set__(struc
       __Pyx_INCREF(__pyx_t_1);
       __Pyx_PyCriticalSection_Begin(&__pyx_cs, (PyObject*)__pyx_t_1);
       /*try:*/ {
-        __pyx_t_2 = __Pyx_PyFloat_AsDouble(__pyx_v_value); if (unlikely((__pyx_t_2 == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 237, __pyx_L4_error)
+        __pyx_t_2 = __Pyx_PyFloat_AsDouble(__pyx_v_value); if (unlikely((__pyx_t_2 == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 250, __pyx_L4_error)
         __pyx_v_self->deadline_s = __pyx_t_2;
       }
       /*finally:*/ {
@@ -10950,6 +11035,7 @@ static PyObject *__pyx_tp_new__initialisation_8tailrace_6native_7_engine_Engine(
   struct __pyx_obj_8tailrace_6native_7_engine_Engine *p = ((struct __pyx_obj_8tailrace_6native_7_engine_Engine *)o);
   p->__pyx_vtab = __pyx_vtabptr_8tailrace_6native_7_engine_Engine;
   p->folder = Py_None; Py_INCREF(Py_None);
+  p->mutator = Py_None; Py_INCREF(Py_None);
   {
     int cinit_result = __pyx_pw_8tailrace_6native_7_engine_6Engine_1__cinit__(o, 
 #if CYTHON_VECTORCALL_TPNEW
@@ -11021,6 +11107,7 @@ static void __pyx_tp_dealloc_8tailrace_6native_7_engine_Engine(PyObject *o) {
     __Pyx_PyErr_RestoreException(etype, eval, etb);
   }
   Py_CLEAR(p->folder);
+  Py_CLEAR(p->mutator);
   PyTypeObject *tp = Py_TYPE(o);
   #if CYTHON_USE_TYPE_SLOTS
   (*tp->tp_free)(o);
@@ -11045,6 +11132,9 @@ static int __pyx_tp_traverse_8tailrace_6native_7_engine_Engine(PyObject *o, visi
   if (p->folder) {
     e = (*v)(p->folder, a); if (e) return e;
   }
+  if (p->mutator) {
+    e = (*v)(p->mutator, a); if (e) return e;
+  }
   return 0;
 }
 
@@ -11053,6 +11143,9 @@ static int __pyx_tp_clear_8tailrace_6native_7_engine_Engine(PyObject *o) {
   struct __pyx_obj_8tailrace_6native_7_engine_Engine *p = (struct __pyx_obj_8tailrace_6native_7_engine_Engine *)o;
   tmp = ((PyObject*)p->folder);
   p->folder = Py_None; Py_INCREF(Py_None);
+  Py_XDECREF(tmp);
+  tmp = ((PyObject*)p->mutator);
+  p->mutator = Py_None; Py_INCREF(Py_None);
   Py_XDECREF(tmp);
   return 0;
 }
@@ -11085,7 +11178,7 @@ static struct PyGetSetDef __pyx_getsets_8tailrace_6native_7_engine_Engine[] = {
 #if CYTHON_USE_TYPE_SPECS
 static PyType_Slot __pyx_type_8tailrace_6native_7_engine_Engine_slots[] = {
   {Py_tp_dealloc, (void *)__pyx_tp_dealloc_8tailrace_6native_7_engine_Engine},
-  {Py_tp_doc, (void *)PyDoc_STR("Serves the cell in a folder to links that come with a ticket. See docs/decisions/engine.md.\n\n    Its thread runs until `close`. `hello_s` is the time for a ticket, `idle_s` the time without a request, `stall_s` the\n    time to take one turn\047s answer. `pending_bytes_max` bounds what waits for all links together.\n    ")},
+  {Py_tp_doc, (void *)PyDoc_STR("Serves the cell in a folder to links that come with a ticket. See docs/decisions/engine.md.\n\n    Its thread runs until `close`. `hello_s` is the time for a ticket, `idle_s` the time without a request, `stall_s` the\n    time to take one turn\047s answer. `pending_bytes_max` bounds what waits for all links together. `host` may be\n    unix:PATH. With a cell\047s `mutator` it takes frames of mutations, too.\n    ")},
   {Py_tp_traverse, (void *)__pyx_tp_traverse_8tailrace_6native_7_engine_Engine},
   {Py_tp_clear, (void *)__pyx_tp_clear_8tailrace_6native_7_engine_Engine},
   {Py_tp_methods, (void *)__pyx_methods_8tailrace_6native_7_engine_Engine},
@@ -11128,7 +11221,7 @@ static PyTypeObject __pyx_type_8tailrace_6native_7_engine_Engine = {
   0, /*tp_setattro*/
   0, /*tp_as_buffer*/
   Py_TPFLAGS_DEFAULT|Py_TPFLAGS_HAVE_VERSION_TAG|Py_TPFLAGS_BASETYPE|Py_TPFLAGS_HAVE_GC, /*tp_flags*/
-  PyDoc_STR("Serves the cell in a folder to links that come with a ticket. See docs/decisions/engine.md.\n\n    Its thread runs until `close`. `hello_s` is the time for a ticket, `idle_s` the time without a request, `stall_s` the\n    time to take one turn\047s answer. `pending_bytes_max` bounds what waits for all links together.\n    "), /*tp_doc*/
+  PyDoc_STR("Serves the cell in a folder to links that come with a ticket. See docs/decisions/engine.md.\n\n    Its thread runs until `close`. `hello_s` is the time for a ticket, `idle_s` the time without a request, `stall_s` the\n    time to take one turn\047s answer. `pending_bytes_max` bounds what waits for all links together. `host` may be\n    unix:PATH. With a cell\047s `mutator` it takes frames of mutations, too.\n    "), /*tp_doc*/
   __pyx_tp_traverse_8tailrace_6native_7_engine_Engine, /*tp_traverse*/
   __pyx_tp_clear_8tailrace_6native_7_engine_Engine, /*tp_clear*/
   0, /*tp_richcompare*/
@@ -11498,14 +11591,14 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_engine_Engine(__p
   __pyx_vtabptr_8tailrace_6native_7_engine_Engine = &__pyx_vtable_8tailrace_6native_7_engine_Engine;
   __pyx_vtable_8tailrace_6native_7_engine_Engine.opened = (tr_engine *(*)(struct __pyx_obj_8tailrace_6native_7_engine_Engine *))__pyx_f_8tailrace_6native_7_engine_6Engine_opened;
   #if CYTHON_USE_TYPE_SPECS
-  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_engine_Engine_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine)) __PYX_ERR(0, 135, __pyx_L1_error)
+  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_engine_Engine_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine)) __PYX_ERR(0, 142, __pyx_L1_error)
   #else
   __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine = &__pyx_type_8tailrace_6native_7_engine_Engine;
   #endif
   #if !CYTHON_COMPILING_IN_LIMITED_API
   #endif
   #if !CYTHON_USE_TYPE_SPECS
-  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 135, __pyx_L1_error)
+  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 142, __pyx_L1_error)
   #endif
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount((PyObject*)__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine);
@@ -11515,9 +11608,9 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_engine_Engine(__p
     __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine->tp_getattro = PyObject_GenericGetAttr;
   }
   #endif
-  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_vtabptr_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 135, __pyx_L1_error)
-  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Engine, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 135, __pyx_L1_error)
-  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 135, __pyx_L1_error)
+  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_vtabptr_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 142, __pyx_L1_error)
+  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Engine, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 142, __pyx_L1_error)
+  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Engine) < (0)) __PYX_ERR(0, 142, __pyx_L1_error)
   __Pyx_RefNannyFinishContext();
   return 0;
   __pyx_L1_error:;
@@ -11544,14 +11637,14 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_engine_Link(__pyx
   __pyx_vtable_8tailrace_6native_7_engine_Link.read_found = (int (*)(struct __pyx_obj_8tailrace_6native_7_engine_Link *, size_t))__pyx_f_8tailrace_6native_7_engine_4Link_read_found;
   __pyx_vtable_8tailrace_6native_7_engine_Link.results = (PyObject *(*)(struct __pyx_obj_8tailrace_6native_7_engine_Link *, size_t))__pyx_f_8tailrace_6native_7_engine_4Link_results;
   #if CYTHON_USE_TYPE_SPECS
-  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_engine_Link_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link)) __PYX_ERR(0, 229, __pyx_L1_error)
+  __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8tailrace_6native_7_engine_Link_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link)) __PYX_ERR(0, 242, __pyx_L1_error)
   #else
   __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link = &__pyx_type_8tailrace_6native_7_engine_Link;
   #endif
   #if !CYTHON_COMPILING_IN_LIMITED_API
   #endif
   #if !CYTHON_USE_TYPE_SPECS
-  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 229, __pyx_L1_error)
+  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 242, __pyx_L1_error)
   #endif
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount((PyObject*)__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link);
@@ -11561,9 +11654,9 @@ static int __Pyx_modinit_Exttype___pyx_obj_8tailrace_6native_7_engine_Link(__pyx
     __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link->tp_getattro = PyObject_GenericGetAttr;
   }
   #endif
-  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_vtabptr_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 229, __pyx_L1_error)
-  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Link, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 229, __pyx_L1_error)
-  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 229, __pyx_L1_error)
+  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_vtabptr_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 242, __pyx_L1_error)
+  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Link, (PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 242, __pyx_L1_error)
+  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8tailrace_6native_7_engine_Link) < (0)) __PYX_ERR(0, 242, __pyx_L1_error)
   __Pyx_RefNannyFinishContext();
   return 0;
   __pyx_L1_error:;
@@ -11905,33 +11998,33 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
   if (__Pyx_InitAfterSharedUtility() < (0)) __PYX_ERR(0, 1, __pyx_L1_error)
   /*--- Execution code ---*/
 
-  /* "tailrace/native/_engine.pyx":13
- * from libc.stdlib cimport calloc, free
+  /* "tailrace/native/_engine.pyx":15
+ * from libc.string cimport memset
  * 
  * import errno             # <<<<<<<<<<<<<<
  * import os
  * from enum import IntEnum
 */
-  __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_errno, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 13, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_errno, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 15, __pyx_L1_error)
   __pyx_t_2 = __pyx_t_1;
   __Pyx_GOTREF(__pyx_t_2);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_errno, __pyx_t_2) < (0)) __PYX_ERR(0, 13, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_errno, __pyx_t_2) < (0)) __PYX_ERR(0, 15, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_engine.pyx":14
+  /* "tailrace/native/_engine.pyx":16
  * 
  * import errno
  * import os             # <<<<<<<<<<<<<<
  * from enum import IntEnum
  * from time import monotonic
 */
-  __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_os, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 14, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_os, 0, 0, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 16, __pyx_L1_error)
   __pyx_t_2 = __pyx_t_1;
   __Pyx_GOTREF(__pyx_t_2);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_os, __pyx_t_2) < (0)) __PYX_ERR(0, 14, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_os, __pyx_t_2) < (0)) __PYX_ERR(0, 16, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_engine.pyx":15
+  /* "tailrace/native/_engine.pyx":17
  * import errno
  * import os
  * from enum import IntEnum             # <<<<<<<<<<<<<<
@@ -11940,22 +12033,22 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
 */
   {
     PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_IntEnum};
-    __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_enum, __pyx_imported_names, 1, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 15, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_enum, __pyx_imported_names, 1, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 17, __pyx_L1_error)
   }
   __pyx_t_2 = __pyx_t_1;
   __Pyx_GOTREF(__pyx_t_2);
   {
     PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_IntEnum};
     __pyx_t_3 = 0; {
-      __pyx_t_4 = __Pyx_ImportFrom(__pyx_t_2, __pyx_imported_names[__pyx_t_3]); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 15, __pyx_L1_error)
+      __pyx_t_4 = __Pyx_ImportFrom(__pyx_t_2, __pyx_imported_names[__pyx_t_3]); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 17, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
-      if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_imported_names[__pyx_t_3], __pyx_t_4) < (0)) __PYX_ERR(0, 15, __pyx_L1_error)
+      if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_imported_names[__pyx_t_3], __pyx_t_4) < (0)) __PYX_ERR(0, 17, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     }
   }
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_engine.pyx":16
+  /* "tailrace/native/_engine.pyx":18
  * import os
  * from enum import IntEnum
  * from time import monotonic             # <<<<<<<<<<<<<<
@@ -11964,153 +12057,153 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
 */
   {
     PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_monotonic};
-    __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_time, __pyx_imported_names, 1, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 16, __pyx_L1_error)
+    __pyx_t_1 = __Pyx_Import(__pyx_mstate_global->__pyx_n_u_time, __pyx_imported_names, 1, NULL, 0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 18, __pyx_L1_error)
   }
   __pyx_t_2 = __pyx_t_1;
   __Pyx_GOTREF(__pyx_t_2);
   {
     PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_monotonic};
     __pyx_t_3 = 0; {
-      __pyx_t_4 = __Pyx_ImportFrom(__pyx_t_2, __pyx_imported_names[__pyx_t_3]); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 16, __pyx_L1_error)
+      __pyx_t_4 = __Pyx_ImportFrom(__pyx_t_2, __pyx_imported_names[__pyx_t_3]); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 18, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
-      if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_imported_names[__pyx_t_3], __pyx_t_4) < (0)) __PYX_ERR(0, 16, __pyx_L1_error)
+      if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_imported_names[__pyx_t_3], __pyx_t_4) < (0)) __PYX_ERR(0, 18, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     }
   }
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_engine.pyx":92
+  /* "tailrace/native/_engine.pyx":99
  * 
  * 
  * TICKET_BYTES = TR_TICKET_BYTES             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_2 = __Pyx_PyLong_From___pyx_anon_enum(TR_TICKET_BYTES); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 92, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From___pyx_anon_enum(TR_TICKET_BYTES); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES, __pyx_t_2) < (0)) __PYX_ERR(0, 92, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_TICKET_BYTES, __pyx_t_2) < (0)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "tailrace/native/_engine.pyx":95
+  /* "tailrace/native/_engine.pyx":102
  * 
  * 
  * class State(IntEnum):             # <<<<<<<<<<<<<<
  *     """What became of a question. Only HIT has a value; FOUND and HIT have a version."""
  *     FOUND = TR_PROBE_FOUND
 */
-  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_IntEnum); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 95, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_IntEnum); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
   {
     PyObject* __pyx_temp[1] = {__pyx_t_2};
-    __pyx_t_4 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 95, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 102, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
   }
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __pyx_t_2 = __pyx_t_4;
   __Pyx_INCREF(__pyx_t_2);
-  __pyx_t_5 = __Pyx_PEP560_update_bases(__pyx_t_2); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 95, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PEP560_update_bases(__pyx_t_2); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_2 = __Pyx_CalculateMetaclass(NULL, __pyx_t_5); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 95, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_CalculateMetaclass(NULL, __pyx_t_5); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_6 = __Pyx_Py3MetaclassPrepare(__pyx_t_2, __pyx_t_5, __pyx_mstate_global->__pyx_n_u_State, __pyx_mstate_global->__pyx_n_u_State, (PyObject *) NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_kp_u_What_became_of_a_question_Only_H); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 95, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_Py3MetaclassPrepare(__pyx_t_2, __pyx_t_5, __pyx_mstate_global->__pyx_n_u_State, __pyx_mstate_global->__pyx_n_u_State, (PyObject *) NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_kp_u_What_became_of_a_question_Only_H); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   if (__pyx_t_5 != __pyx_t_4) {
-    if (unlikely((PyDict_SetItemString(__pyx_t_6, "__orig_bases__", __pyx_t_4) < 0))) __PYX_ERR(0, 95, __pyx_L1_error)
+    if (unlikely((PyDict_SetItemString(__pyx_t_6, "__orig_bases__", __pyx_t_4) < 0))) __PYX_ERR(0, 102, __pyx_L1_error)
   }
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":97
+  /* "tailrace/native/_engine.pyx":104
  * class State(IntEnum):
  *     """What became of a question. Only HIT has a value; FOUND and HIT have a version."""
  *     FOUND = TR_PROBE_FOUND             # <<<<<<<<<<<<<<
  *     HIT = TR_PROBE_HIT
  *     MISS = TR_PROBE_MISS
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_FOUND); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 97, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_FOUND); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 104, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_FOUND, __pyx_t_4) < (0)) __PYX_ERR(0, 97, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_FOUND, __pyx_t_4) < (0)) __PYX_ERR(0, 104, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":98
+  /* "tailrace/native/_engine.pyx":105
  *     """What became of a question. Only HIT has a value; FOUND and HIT have a version."""
  *     FOUND = TR_PROBE_FOUND
  *     HIT = TR_PROBE_HIT             # <<<<<<<<<<<<<<
  *     MISS = TR_PROBE_MISS
  *     ASK = TR_PROBE_ASK
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_HIT); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 98, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_HIT); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_HIT, __pyx_t_4) < (0)) __PYX_ERR(0, 98, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_HIT, __pyx_t_4) < (0)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":99
+  /* "tailrace/native/_engine.pyx":106
  *     FOUND = TR_PROBE_FOUND
  *     HIT = TR_PROBE_HIT
  *     MISS = TR_PROBE_MISS             # <<<<<<<<<<<<<<
  *     ASK = TR_PROBE_ASK
  *     UNSETTLED = TR_PROBE_UNSETTLED
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_MISS); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 99, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_MISS); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 106, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_MISS, __pyx_t_4) < (0)) __PYX_ERR(0, 99, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_MISS, __pyx_t_4) < (0)) __PYX_ERR(0, 106, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":100
+  /* "tailrace/native/_engine.pyx":107
  *     HIT = TR_PROBE_HIT
  *     MISS = TR_PROBE_MISS
  *     ASK = TR_PROBE_ASK             # <<<<<<<<<<<<<<
  *     UNSETTLED = TR_PROBE_UNSETTLED
  *     REVOKED = TR_PROBE_REVOKED
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_ASK); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 100, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_ASK); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 107, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_ASK, __pyx_t_4) < (0)) __PYX_ERR(0, 100, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_ASK, __pyx_t_4) < (0)) __PYX_ERR(0, 107, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":101
+  /* "tailrace/native/_engine.pyx":108
  *     MISS = TR_PROBE_MISS
  *     ASK = TR_PROBE_ASK
  *     UNSETTLED = TR_PROBE_UNSETTLED             # <<<<<<<<<<<<<<
  *     REVOKED = TR_PROBE_REVOKED
  * 
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_UNSETTLED); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 101, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_UNSETTLED); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 108, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_UNSETTLED, __pyx_t_4) < (0)) __PYX_ERR(0, 101, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_UNSETTLED, __pyx_t_4) < (0)) __PYX_ERR(0, 108, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":102
+  /* "tailrace/native/_engine.pyx":109
  *     ASK = TR_PROBE_ASK
  *     UNSETTLED = TR_PROBE_UNSETTLED
  *     REVOKED = TR_PROBE_REVOKED             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_REVOKED); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 102, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_tr_probe_state(TR_PROBE_REVOKED); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 109, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_REVOKED, __pyx_t_4) < (0)) __PYX_ERR(0, 102, __pyx_L1_error)
+  if (__Pyx_SetNameInClass(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_REVOKED, __pyx_t_4) < (0)) __PYX_ERR(0, 109, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "tailrace/native/_engine.pyx":95
+  /* "tailrace/native/_engine.pyx":102
  * 
  * 
  * class State(IntEnum):             # <<<<<<<<<<<<<<
  *     """What became of a question. Only HIT has a value; FOUND and HIT have a version."""
  *     FOUND = TR_PROBE_FOUND
 */
-  __pyx_t_4 = __Pyx_Py3ClassCreate(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_State, __pyx_t_5, __pyx_t_6, NULL, 0, 0); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 95, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_Py3ClassCreate(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_State, __pyx_t_5, __pyx_t_6, NULL, 0, 0); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_4);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_State, __pyx_t_4) < (0)) __PYX_ERR(0, 95, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_State, __pyx_t_4) < (0)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":105
+  /* "tailrace/native/_engine.pyx":112
  * 
  * 
  * cdef dict _STATES = {int(state): state for state in State}             # <<<<<<<<<<<<<<
@@ -12118,18 +12211,18 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
  * cdef tuple _MISSED = (State.MISS, None, None)
 */
   { /* enter inner scope */
-    __pyx_t_5 = PyDict_New(); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 105, __pyx_L4_error)
+    __pyx_t_5 = PyDict_New(); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 112, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_5);
-    __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 105, __pyx_L4_error)
+    __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 112, __pyx_L4_error)
     __Pyx_GOTREF(__pyx_t_2);
     if (likely(PyList_CheckExact(__pyx_t_2)) || PyTuple_CheckExact(__pyx_t_2)) {
       __pyx_t_6 = __pyx_t_2; __Pyx_INCREF(__pyx_t_6);
       __pyx_t_3 = 0;
       __pyx_t_7 = NULL;
     } else {
-      __pyx_t_3 = -1; __pyx_t_6 = PyObject_GetIter(__pyx_t_2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 105, __pyx_L4_error)
+      __pyx_t_3 = -1; __pyx_t_6 = PyObject_GetIter(__pyx_t_2); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 112, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_6);
-      __pyx_t_7 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_6); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 105, __pyx_L4_error)
+      __pyx_t_7 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_6); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 112, __pyx_L4_error)
     }
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     for (;;) {
@@ -12138,7 +12231,7 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
           {
             Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_t_6);
             #if !CYTHON_ASSUME_SAFE_SIZE
-            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 105, __pyx_L4_error)
+            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 112, __pyx_L4_error)
             #endif
             if (__pyx_t_3 >= __pyx_temp) break;
           }
@@ -12148,7 +12241,7 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
           {
             Py_ssize_t __pyx_temp = __Pyx_PyTuple_GET_SIZE(__pyx_t_6);
             #if !CYTHON_ASSUME_SAFE_SIZE
-            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 105, __pyx_L4_error)
+            if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 112, __pyx_L4_error)
             #endif
             if (__pyx_t_3 >= __pyx_temp) break;
           }
@@ -12159,13 +12252,13 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
           #endif
           ++__pyx_t_3;
         }
-        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 105, __pyx_L4_error)
+        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 112, __pyx_L4_error)
       } else {
         __pyx_t_2 = __pyx_t_7(__pyx_t_6);
         if (unlikely(!__pyx_t_2)) {
           PyObject* exc_type = PyErr_Occurred();
           if (exc_type) {
-            if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 105, __pyx_L4_error)
+            if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 112, __pyx_L4_error)
             PyErr_Clear();
           }
           break;
@@ -12176,9 +12269,9 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
       __Pyx_DECREF_SET(__pyx_7genexpr__pyx_v_8tailrace_6native_7_engine_state, __pyx_t_2);
       __Pyx_GIVEREF(__pyx_t_2);
       __pyx_t_2 = 0;
-      __pyx_t_2 = __Pyx_PyNumber_Int(__pyx_7genexpr__pyx_v_8tailrace_6native_7_engine_state); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 105, __pyx_L4_error)
+      __pyx_t_2 = __Pyx_PyNumber_Int(__pyx_7genexpr__pyx_v_8tailrace_6native_7_engine_state); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 112, __pyx_L4_error)
       __Pyx_GOTREF(__pyx_t_2);
-      if (unlikely(PyDict_SetItem(__pyx_t_5, __pyx_t_2, __pyx_7genexpr__pyx_v_8tailrace_6native_7_engine_state))) __PYX_ERR(0, 105, __pyx_L4_error)
+      if (unlikely(PyDict_SetItem(__pyx_t_5, __pyx_t_2, __pyx_7genexpr__pyx_v_8tailrace_6native_7_engine_state))) __PYX_ERR(0, 112, __pyx_L4_error)
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
     }
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
@@ -12196,16 +12289,16 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
   __Pyx_GIVEREF(__pyx_t_5);
   __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":106
+  /* "tailrace/native/_engine.pyx":113
  * 
  * cdef dict _STATES = {int(state): state for state in State}
  * cdef object _HIT = State.HIT             # <<<<<<<<<<<<<<
  * cdef tuple _MISSED = (State.MISS, None, None)
  * 
 */
-  __Pyx_GetModuleGlobalName(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 106, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 113, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
-  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_HIT); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 106, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_5, __pyx_mstate_global->__pyx_n_u_HIT); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 113, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
   __Pyx_XGOTREF(__pyx_v_8tailrace_6native_7_engine__HIT);
@@ -12213,21 +12306,21 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
   __Pyx_GIVEREF(__pyx_t_6);
   __pyx_t_6 = 0;
 
-  /* "tailrace/native/_engine.pyx":107
+  /* "tailrace/native/_engine.pyx":114
  * cdef dict _STATES = {int(state): state for state in State}
  * cdef object _HIT = State.HIT
  * cdef tuple _MISSED = (State.MISS, None, None)             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 107, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_State); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 114, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  __pyx_t_5 = __Pyx_PyObject_GetAttrStr(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_MISS); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 107, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyObject_GetAttrStr(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_MISS); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 114, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
   {
     PyObject* __pyx_temp[3] = {__pyx_t_5, Py_None, Py_None};
-    __pyx_t_6 = __Pyx_PyTuple_FromArray(__pyx_temp, 3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 107, __pyx_L1_error)
+    __pyx_t_6 = __Pyx_PyTuple_FromArray(__pyx_temp, 3); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 114, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_6);
   }
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
@@ -12236,122 +12329,122 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
   __Pyx_GIVEREF(__pyx_t_6);
   __pyx_t_6 = 0;
 
-  /* "tailrace/native/_engine.pyx":110
+  /* "tailrace/native/_engine.pyx":117
  * 
  * 
  * def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):             # <<<<<<<<<<<<<<
  *     """Only for tests: keep these bits of every hash that links of this process ask for. Without arguments, all again."""
  *     tr_key_hash_weaken(low_mask, high_mask)
 */
-  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 110, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 117, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  __pyx_t_5 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 110, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyLong_From_uint64_t(((uint64_t)0xFFFFFFFFFFFFFFFF)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 117, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   {
     PyObject* __pyx_temp[2] = {__pyx_t_6, __pyx_t_5};
-    __pyx_t_2 = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 110, __pyx_L1_error)
+    __pyx_t_2 = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 117, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
   }
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_1_weaken_hash, 0, __pyx_mstate_global->__pyx_n_u_weaken_hash, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 110, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_1_weaken_hash, 0, __pyx_mstate_global->__pyx_n_u_weaken_hash, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 117, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
   __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_5, __pyx_t_2);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_weaken_hash, __pyx_t_5) < (0)) __PYX_ERR(0, 110, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_weaken_hash, __pyx_t_5) < (0)) __PYX_ERR(0, 117, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":175
+  /* "tailrace/native/_engine.pyx":188
  *             tr_engine_stop(self.engine)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
  *         self.opened()
  *         return self
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_5__enter__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine___enter, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 175, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_5__enter__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine___enter, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 188, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_enter, __pyx_t_5) < (0)) __PYX_ERR(0, 175, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_enter, __pyx_t_5) < (0)) __PYX_ERR(0, 188, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":179
+  /* "tailrace/native/_engine.pyx":192
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
  *         self.close()
  * 
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_7__exit__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine___exit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 179, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_7__exit__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine___exit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_exit, __pyx_t_5) < (0)) __PYX_ERR(0, 179, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_exit, __pyx_t_5) < (0)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":187
+  /* "tailrace/native/_engine.pyx":200
  *         return self.engine
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
  *         """Hang up on all links and end the thread."""
  *         cdef tr_engine *engine = self.engine
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_9close, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_close, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 187, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_9close, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_close, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_close, __pyx_t_5) < (0)) __PYX_ERR(0, 187, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_close, __pyx_t_5) < (0)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":200
+  /* "tailrace/native/_engine.pyx":213
  *         return tr_engine_host(self.opened()).decode(), tr_engine_port(self.opened())
  * 
  *     def admit(self, bytes ticket not None, double valid_s):             # <<<<<<<<<<<<<<
  *         """Let one link in that comes with these 32 random bytes within the time."""
  *         error = tr_engine_admit(self.opened(), _ticket(ticket), _milliseconds(valid_s, "valid_s"))
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_11admit, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_admit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_11admit, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_admit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 213, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_admit, __pyx_t_5) < (0)) __PYX_ERR(0, 200, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_admit, __pyx_t_5) < (0)) __PYX_ERR(0, 213, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":208
+  /* "tailrace/native/_engine.pyx":221
  *             raise OSError(error, "as many tickets wait as the engine keeps; let some expire, or revoke them")
  * 
  *     def revoke(self, bytes ticket not None):             # <<<<<<<<<<<<<<
  *         """Let it in no more, and hang up if it is in. False: such a ticket is not known."""
  *         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_13revoke, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_revoke, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 208, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_13revoke, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_revoke, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 221, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_revoke, __pyx_t_5) < (0)) __PYX_ERR(0, 208, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_revoke, __pyx_t_5) < (0)) __PYX_ERR(0, 221, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":212
+  /* "tailrace/native/_engine.pyx":225
  *         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
  *         """Counts since the start; `connections`, `greeting` and `pending_bytes` are of now."""
  *         cdef tr_engine_stats stats
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_15stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 212, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_6Engine_15stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Engine_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 225, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_5) < (0)) __PYX_ERR(0, 212, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Engine, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_5) < (0)) __PYX_ERR(0, 225, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
   /* "(tree fragment)":1
@@ -12381,125 +12474,125 @@ __Pyx_RefNannySetupContext("PyInit__engine", 0);
   if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_setstate_cython, __pyx_t_5) < (0)) __PYX_ERR(1, 3, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":261
+  /* "tailrace/native/_engine.pyx":274
  *         free(self.asked)
  * 
  *     def __enter__(self):             # <<<<<<<<<<<<<<
  *         self.opened()
  *         return self
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_5__enter__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link___enter, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 261, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_5__enter__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link___enter, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 274, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_enter, __pyx_t_5) < (0)) __PYX_ERR(0, 261, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_enter, __pyx_t_5) < (0)) __PYX_ERR(0, 274, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":265
+  /* "tailrace/native/_engine.pyx":278
  *         return self
  * 
  *     def __exit__(self, *_):             # <<<<<<<<<<<<<<
  *         self.close()
  * 
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_7__exit__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link___exit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 265, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_7__exit__, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link___exit, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 278, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_exit, __pyx_t_5) < (0)) __PYX_ERR(0, 265, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_exit, __pyx_t_5) < (0)) __PYX_ERR(0, 278, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":268
+  /* "tailrace/native/_engine.pyx":281
  *         self.close()
  * 
  *     def close(self):             # <<<<<<<<<<<<<<
  *         if self.busy:
  *             raise RuntimeError("this link is asking for another thread; open one for each")
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_9close, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_close, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 268, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_9close, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_close, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 281, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_close, __pyx_t_5) < (0)) __PYX_ERR(0, 268, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_close, __pyx_t_5) < (0)) __PYX_ERR(0, 281, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":374
+  /* "tailrace/native/_engine.pyx":387
  *         return results
  * 
  *     def scan(self, keys, uint32_t now_s, uint32_t data_bytes_max=1 << 20):             # <<<<<<<<<<<<<<
  *         """(state, value, version) for each key. Entries larger than `data_bytes_max` are FOUND without their value."""
  *         cdef tuple held = tuple(keys)
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_11scan, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_scan, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 374, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_11scan, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_scan, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 387, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
   __Pyx_CyFunction_SetDefaultsTuple(__pyx_t_5, __pyx_mstate_global->__pyx_tuple[0]);
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_scan, __pyx_t_5) < (0)) __PYX_ERR(0, 374, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_scan, __pyx_t_5) < (0)) __PYX_ERR(0, 387, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":387
+  /* "tailrace/native/_engine.pyx":400
  *             self.busy = False
  * 
  *     def read(self, keys, uint32_t now_s):             # <<<<<<<<<<<<<<
  *         """The same in two steps: first the index of all keys, then the entries that were found."""
  *         cdef tuple held = tuple(keys)
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_13read, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_read, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 387, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_13read, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_read, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 400, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_read, __pyx_t_5) < (0)) __PYX_ERR(0, 387, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_read, __pyx_t_5) < (0)) __PYX_ERR(0, 400, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":401
+  /* "tailrace/native/_engine.pyx":414
  *             self.busy = False
  * 
  *     def ping(self):             # <<<<<<<<<<<<<<
  *         """Say that this link is still wanted. Does not wait for the answer."""
  *         cdef int error
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_15ping, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_ping, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[14])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 401, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_15ping, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_ping, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[14])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 414, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_ping, __pyx_t_5) < (0)) __PYX_ERR(0, 401, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_ping, __pyx_t_5) < (0)) __PYX_ERR(0, 414, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":413
+  /* "tailrace/native/_engine.pyx":426
  *             self.busy = False
  * 
  *     def fileno(self):             # <<<<<<<<<<<<<<
  *         return tr_link_fd(self.opened())
  * 
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_17fileno, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_fileno, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[15])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 413, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_17fileno, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_fileno, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[15])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 426, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_fileno, __pyx_t_5) < (0)) __PYX_ERR(0, 413, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_fileno, __pyx_t_5) < (0)) __PYX_ERR(0, 426, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
-  /* "tailrace/native/_engine.pyx":428
+  /* "tailrace/native/_engine.pyx":441
  *         return tr_link_head(self.opened()).generation
  * 
  *     def stats(self):             # <<<<<<<<<<<<<<
  *         """`unproven`: what came and was no entry of its key. `changed_hands`: answers by another instance."""
  *         cdef tr_link_stats stats
 */
-  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_19stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[16])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 428, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_CyFunction_New(&__pyx_mdef_8tailrace_6native_7_engine_4Link_19stats, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Link_stats, NULL, __pyx_mstate_global->__pyx_n_u_tailrace_native__engine, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[16])); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 441, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_5);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_5) < (0)) __PYX_ERR(0, 428, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8tailrace_6native_7_engine_Link, __pyx_mstate_global->__pyx_n_u_stats, __pyx_t_5) < (0)) __PYX_ERR(0, 441, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
 
   /* "(tree fragment)":1
@@ -12598,7 +12691,7 @@ static int __Pyx_InitCachedConstants(__pyx_mstatetype *__pyx_mstate) {
   CYTHON_UNUSED_VAR(__pyx_mstate);
   __Pyx_RefNannySetupContext("__Pyx_InitCachedConstants", 0);
 
-  /* "tailrace/native/_engine.pyx":374
+  /* "tailrace/native/_engine.pyx":387
  *         return results
  * 
  *     def scan(self, keys, uint32_t now_s, uint32_t data_bytes_max=1 << 20):             # <<<<<<<<<<<<<<
@@ -12607,7 +12700,7 @@ static int __Pyx_InitCachedConstants(__pyx_mstatetype *__pyx_mstate) {
 */
   {
     PyObject* __pyx_temp[1] = {__pyx_mstate_global->__pyx_int_1048576};
-    __pyx_mstate_global->__pyx_tuple[0] = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_mstate_global->__pyx_tuple[0])) __PYX_ERR(0, 374, __pyx_L1_error)
+    __pyx_mstate_global->__pyx_tuple[0] = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_mstate_global->__pyx_tuple[0])) __PYX_ERR(0, 387, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_mstate_global->__pyx_tuple[0]);
   }
   __Pyx_GIVEREF(__pyx_mstate_global->__pyx_tuple[0]);
@@ -12648,38 +12741,38 @@ static int __Pyx_InitConstants(__pyx_mstatetype *__pyx_mstate) {
   int __pyx_clineno = 0;
   CYTHON_UNUSED_VAR(__pyx_mstate);
   {
-    const struct { const unsigned int length: 8; } str_length_index[] = {{12},{19},{12},{10},{5},{8},{6},{12},{2},{4},{15},{1},{9},{2},{6},{30},{18},{1},{1},{4},{179},{78},{12},{8},{73},{16},{7},{6},{2},{9},{50},{14},{18},{18},{31},{14},{15},{12},{57},{51},{69},{3},{6},{6},{5},{6},{9},{6},{16},{15},{24},{26},{12},{12},{13},{12},{5},{3},{7},{4},{14},{13},{22},{24},{10},{11},{9},{9},{9},{10},{4},{7},{5},{12},{9},{1},{20},{12},{7},{9},{8},{8},{12},{8},{13},{10},{15},{8},{11},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{13},{12},{15},{8},{5},{8},{7},{18},{13},{18},{5},{11},{16},{22},{14},{11},{15},{5},{6},{14},{10},{6},{4},{5},{5},{6},{6},{9},{5},{8},{6},{1},{8},{4},{7},{9},{4},{4},{6},{5},{4},{8},{12},{6},{9},{5},{2},{13},{17},{18},{4},{3},{4},{6},{4},{14},{7},{8},{15},{17},{8},{6},{4},{7},{4},{4},{10},{10},{7},{5},{8},{23},{6},{4},{8},{7},{6}};
-    const struct { const unsigned int length: 8; } bytes_length_index[] = {{9},{45},{9},{14},{15},{26},{66},{88},{35},{49},{101},{184},{17},{82}};
+    const struct { const unsigned int length: 8; } str_length_index[] = {{12},{19},{12},{10},{5},{8},{6},{12},{2},{4},{15},{1},{9},{2},{6},{30},{18},{1},{1},{4},{179},{78},{12},{8},{73},{16},{7},{6},{2},{9},{50},{14},{18},{18},{31},{14},{15},{12},{57},{51},{69},{3},{6},{6},{5},{6},{9},{6},{16},{15},{24},{26},{12},{12},{13},{12},{5},{3},{7},{4},{14},{13},{22},{24},{10},{11},{9},{9},{9},{10},{4},{7},{5},{12},{9},{1},{20},{12},{7},{9},{8},{8},{12},{8},{13},{10},{15},{8},{11},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{13},{12},{15},{8},{5},{8},{7},{18},{13},{18},{5},{11},{16},{22},{14},{11},{15},{5},{6},{14},{10},{6},{4},{5},{5},{6},{6},{9},{5},{8},{6},{1},{8},{4},{7},{9},{4},{4},{6},{5},{4},{8},{12},{6},{9},{7},{7},{5},{2},{13},{17},{18},{4},{3},{4},{6},{4},{14},{7},{8},{15},{17},{8},{6},{4},{7},{4},{4},{10},{10},{7},{5},{8},{23},{6},{4},{8},{7},{6}};
+    const struct { const unsigned int length: 8; } bytes_length_index[] = {{9},{45},{9},{14},{15},{26},{66},{88},{35},{49},{101},{191},{17},{82}};
     #ifndef CYTHON_COMPRESS_STRINGS
       #define CYTHON_COMPRESS_STRINGS 90
     #endif
-    #if (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (1703 bytes) */
-static const char cstring[] = "x\332\235UOs\333\306\025\217f\344\216\03431\2258Q\032\267\231UbUI\352\320\246\207\262<\321d:\254\005\333\214lY2)\331\031w\262Y\002\017$B`\227\302.$1\275\370\250#\2168\342\250#\217:\352\310#\2168\352#\364#\364\355\002\264%kz)9\000\336\333\335\367\336\357\375]\322\035)\220k$\222@\210\3439\204\013E\030\227\007\020\022\217\023\342I\322\r\305\000\370\217\206\266}!\301!\003\030I\"B\022\210\020\310P\204\212\220\220qG\004Dp\220D\022%\310\267*\004 n\310z\001p\365]\255~o\265v\027\377\365\037Ia\256x\343\322\335\272>_\277k~D\202-\270SB*w\032\017VV\357\377\364\217M\324\276)\024\020\325g\212<\034\251\276\340\032\225\003\276\327\205\220)\360GD\252\320\263\025\302\307C\234lY[?4\0364\320%\207\204\360;\330\n\341E]\333gR\"R\341\222n\344\371\n]U\243!\310\032i\271d$\"\302\001\335D\333C<w^@\365\201#D\245\t\262\3148\206\213)Op\212\342\036\357-c\014C4\342\355\203\226~\304|\t\265\227\032m\027l\026\2006\310\310^\004R\013\325\310s\216\210\237\264:\244\317$n\3543?\2025\362\350\371\316\346\272\201\\l\2412\334\203Pj\031F\224g\017\020\201V\3458\024\021\000\n\007\214\217\312\035I\016\230\207Y4h\t\360\236\307\001S\006C\014\252\217\202R \0208\034\"\322\333:\213!\354c\206\365\341\000C\3175|\301%\r\330\341O\216\047Y\327\007\340\372\335\263=YP\016\027\030t\227E\276\"\224\206\340D6PJ\234\310x\315\005\377\001\223\260\3571\037wm\217{\212\"L\022\000\326\313\210\270hr\010\334\301pQS}\306R\010&*\347Vdh\337Q\314\363Cf\303\035\316tL\357\320\302\233\332ptx\3167\246\316{\252\365k\326\367\370@\303Q},\021\303\340\227\311\001\3325g\030F\256o\352$\004\346\254\021\201\240t\375\232M`v\337\010\226\301F\nk\004Kr\r#=\320\371\340pp\341\2641\241\204(21M1Z\304\026\211\270\203\206\016\330h\315\244\306D\035\221\030Y\027t\257\231\216B?\004\267\241\331\336\260\232\217\233\255M\313z\325jw\254\326f\347\005\276v\233O\255N\353\231\265\376|\247c\031W\213w\215bT\260\340)}\307\037\352\220\277e\313\004\331\246a\316\255c\035K,\337K;\314\t<U\322\246\343K\272(\224\222\321\222\322T*\026i\213\343\371(x\212!\320\317;HS\316\000*\231\367\340""\224\253\227\300\230uc\336P\256\347\003\027\206\324\235f\010\2358CH\233\361\202\320\250\236\265\332\355\027\326\356\363\rk\275\255UvZ\0177\254\016\375\347/\035\253\275\263\331\266:\235\247\326:\245tkt\210\317:\216\013\272\t\207\352\005\270\224\226-\215\345L\251#l\375)]\231zA\251\033q\263\321\233B\306_\300<n\276\240\230\031\026\206\021N\344\027\333\241\320zB\017\314\006\307Y\240\277\303\020\206X \206D0\2456M\356+\335hzc/b\376\364\374\264\325.\005\361\355\002\034j\006\203\371\326\206<\207\362R\220)U\272\353(\365$\265E(\"\034\205@\017\000k\234S\034J}f\3330T\324\305F\214B\220\005\013\216)\021\363\322\214\271/$\223#n{\242\366V\217\264q\004\367\300AE8\321m_\253\306()\335\321]f\017Lr\213+\205z\216?%\003\346cc\004\340\224\274\354\343\rC\205K\213\0012]U\314\307Itnb\2757\274l\021qe\017#\312\245\303\024{7Y\034\254\032\203E\026\023\003\260r!\014\271\300\227\010\213:s\205\217-\2130z\002=\344.\352r\\<o\013\234{r\310T\277\327\303\373\r\275\354\365\301w\360\361\005\002\365z}\264 \007}O!j\234\000\350\025\225\236\202@\352\016\367\305\201\331.\034)\020\005\236\276X\002\201e\047\270gs<\"\205\2740 /M\313\213\013C\314\226n\211\241\030\352\273x\030\212.H\335\032x\023\001NM\2478\027\202\213\363\013\027qr\341\2754\375\232\324\352\345\367\346o\271 \213\246\327\r\246\037\016\216\004_GB\351\2478\216UU\336\006&)T\232.\304\213\330\004t:\303k\305\014\257\2253\274\030\254\312\013 \342\010y\0378\336~\036\346\325\\\202\362\315L>\373\341\321\337\343\3557\315|\356\332Q\343h/\257|\022\337NX\262W\360\373q;\231\311+\177N\346\223[\t\313+\325x.\231\321\207+G\217\342\305\202x\034\327\363\271\353G{\232\273~\364\2079\332KQ\345\031\262*\256g7n\245\315\264s\2740\236\035?>\251\2374\365N5\276\236\354\245\263\351\343\343\306\361\301\230\215G\247\037M\266\047^\366\362\2256|?\3764\266\222y\r\346\373\244\231l\353\265\272\346\226Q\373r:\2575|\231,\241\206\231|\356/\311\303\2020\230\362\271\253%L-_\215\257\032\211\205\343\031\315\\K\352I3\257|\0327\342C-sV\3712YL\032\350\355\324\263\263\271\305\364F\272\255\225\375""\0343mw5\376&\336\316\347?\311\253_\351\270\274i\376\347O\037\\\375hjJ\257\177\221T\214\203h\017\303\220Woh\354\311\342\331T\247\026\370,n\306\235d\001=nj\355\325\270\222X\351\315\343\215qt\362\363\351\357\331\326N\266\363k\366\253\233\271\203l\340\347U\355\334\350\2702\266Nn\236>\313\266w\263\335\227yu1\375,\373\333\3751?\265&\363y\365\353t)[~\220=x2\2712\331.\214,\304,V\311jz+e\351\236\t\304\315d%\375\370\330?Y:\371\367\344v\266\373:{\375\257\274\362Er%y}|m\274r\362\341\351\235Ry\345\253\004\262o\032Ycs\002Y\273\223WHz%[B\365\033\223\225lk\373\242\320wz\355U\366\352\267\3547\310\300\315+\332\343\205\214\334\033/e\253O&\037_0\224}\273v\262r\212\341\377k\262\223}}/\273g\000\347\225\317cH\352\331\007\363\331\374\352x\357l\366s\304\376G:\237\315><\255\377?\311\375\2379\375/\017\255iE";
-    PyObject *data = __Pyx_DecompressString(cstring, 1703, 1);
+    #if (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (1721 bytes) */
+static const char cstring[] = "x\332\235UOs\333\306\025\217f\344\216l35\2258Q\032\267\231UbWI\353\320\246\207\262<\326d:\254\005;\214lY4)\331\035w\262Y\002\217$B`\027\302.$1\275\370\250#\2168\342\250#\217:\352\310#\2168\352#\364#\344\355\002\264ekz)9\000\336\333\335\367\336\357\375]\322\033+\220\353$\222@\210\343:\204\013E\030\227\007\020\022\227\023\342J\322\013\305\010\370CC\333\236\220\340\220\021\214%\021!\361E\010$\020\241\"$d\334\021>\021\034$\221D\t\362\255\n\001H?d\003\037\270\372\256V\277\267V\273\213\377\372CR\230+\336\270t\267\256\317\327\357\232\037\221`\013\356\224\220\312\235\306\203\325\265\373?\374c\013\265o\t\005D\r\231\"\217\306j(\270F\345\200\347\366 d\n\2741\221*tm\205\360\361\020\047\333\326\366\367\215\007\rt\311!!\374\n\266BxQ\317\366\230\224\210T\364I/r=\205\256\252q\000\262FZ}2\026\021\341\200n\242\355\000\317\235\027PC\340\010Qi\202\2540\216\341b\312\025\234\242\270\313\007+\030\303\020\215\270\373\240\245\0373OB\355\245F\333\003\233\371\240\r2\262\027\201\324B5\362\234#\342\037[]2d\0227\366\231\027\301:y\374|gk\303@.\266P\031\356A(\265\014#\312\265G\210@\253r\034\212\010\000\205}\306\307\345\216$\007\314\305,\032\264\004\370\300\345\200)\203\000\203\352\241\240\024\010\004\016\003Dz[g1\204}\314\260>\354c\350\271\206/\270\244>;\374\301q%\353y\000\\\277\007\266+\013\312\341\002\203\336g\221\247\010\245!8\221\r\224\022\0472^s\301\277\307$\354\273\314\303]\333\345\256\242\010\223\370\200\3652&}4\031\000w0\\\324T\237\261\024\202\211\312\271\025\031\332w\024s\275\220\331p\2073\035\323;\264\360\246\026\214\017\317\371\306\324yO\265~\315z.\037i8j\210%b\030\37429B\273\346\014\303\310\rM\235\204\300\234u\"\020\224\256_\263\t\314\036\032\3012\330Ha\215`I\256c\244G:\037\034\016\336;mL(!\212L\314R\214\026\261E\"\356\240\241\0036^7\2511QG$F\266\017\272\327LG\241\037\202\333\320\354lZ\315\047\315\326\226e\275ju\272Vk\253\373\002_\273\315\247V\267\365\314\332x\276\323\265\214\253\305\273F1*X\360\224\276\343\017u\310\337\262e\202l\3230\347\326\261\216%\226\357\205\035\346\370\256*i\323""\361%]\024J\311hIi*\025\213\264\305\361|\344?\305\020\350\347\035\244\031g\000\225\314\007p\312\325\013`\314\2721o\250\276\353\001\027\206\324\235f\010\2358CH\233\361\202\320\250\236\265:\235\027\326\356\363Mk\243\243Uv[\2176\255.\375\347\277\272Vgg\253cu\273O\255\rJ\351\366\370\020\237\r\034\027t\013\016\325\013\350SZ\2664\2263\245\216\260\365\247te\346\005\245\375\210\233\215\301\0142\376|\346r\363\005\305\314\2600\214p\"\257\330\016\205\326\023\272`68\316\002\375\rB\010\260@\014\211`Jm\232\334W\272\321\364\306^\304\274\331\371Y\253]\010\342\333\0058\324\014\006\363\255\ry\016\345\205 S\252t\327Q\352Jj\213PD8\n\201\036\000\3268\2478\224\206\314\266!P\264\217\215\030\205 \013\026\034S\"\346\245\031s_H&\307\334vE\355\255\036i\343\010\036\200\203\212p\242\333\236V\215QR\272\243{\314\036\231\344\026W\nu\035oF\372\314\303\306\360\301)y9\304\033\206\212>-\006\310lU1\017\047\321\271\211\365\301\360\262E\304\225\035D\224K\207)\366n\2628X5\006\213,&\006`\345B\030r\201/\021\026u\326\027\036\266,\302\030\010\364\220\367Q\227\323\307\363\266\300\271\047\003\246\206\203\001\336o\350\345`\010\236\203\217\047\020\250;\030\242\0059\032\272\nQ\343\004@\257\250t\025\370Rw\270\047\016\314v\341H\201\310w\365\305\342\013,;\301]\333\217t~\034\363\021\210\351\200J!\337\033\227\027f\347\373\013\001\346N7H \002}3\007\241\350\201\324\215\202\367\022\340\014u\212s!\364q\232\341\"\3161\274\245f_\223h\275\374\3014.\027d1\002t\273\351\207\203#\301\323qQ\372)\216c\215\225w\203I\021\225\246\047\361Z6\341\235M\364Z1\321k\345D/\306\254r}\2108B\336\007\216w\241\213Y6W\242|3\227\317_9\372{\334~\323\314\027\256\0365\216\366\362\312\047\361\355\204%{\005\277\037w\222\271\274\362\247d1\271\231\260\274R\215\027\2229}\270r\3648^.\210\047q=_\270v\264\247\271kG\277\231\243\203\024U\236!\253\342zv\375f\332L\273\307K\223\371\311\223\223\372IS\357T\343k\311^:\237>9n\034\037L\330d|\372\361\264=u\263\227\257\264\341\373\361\247\261\225,j0\177K\232I[\257\3255\267\202\332W\322E\255\341\313\344\026j\230\313\027""\376\234<*\010\203)_\270\\\302\324\362\325\370\262\221X:\236\323\314\325\244\2364\363\312\247q#>\3242g\225/\223\345\244\201\336\316<;[XN\257\247m\255\354\247\230i\273k\3617q;_\374$\257~\245\343\362\246\371\337?|t\371\343\231)\275\376ER1\016\242=\014C^\275\256\261\047\313g3\235Z\340\263\270\031w\223%\364\270\251\265W\343Jb\2457\2167\047\321\311O\247\277f\333;\331\316\317\331\317\375\254?\312F^^\325\316\215\217+\023\353\344\306\351\263\254\275\233\355\276\314\253\313\351g\331_\357O\370\2515]\314\253_\247\267\262\225\007\331\203\037\247\227\246\355\302\310R\314b\225\254\2457S\226\356\231@\334HV\323?\036{\047\267N\3763\275\235\355\276\316^\377;\257|\221\\J^\037_\235\254\236\\9\275S*\257|\225@\366M#klM!\353t\363\nI/e\267P\375\346t5\333n\277/\364\235^{\225\275\372%\373\0052\350\347\025\355\361Rz\365xur%{\370tje\355^\326\013\262 \312\242\375R4\373v\375d\365\024\263\360\227d\047\373\372^v\317\340\316+\237\307\220\324\263\217\026\263\305\265\311\336\331\374\347\350\302o\351b6\377\350\264\376\377\344\370\177\246\366w\206os[";
+    PyObject *data = __Pyx_DecompressString(cstring, 1721, 1);
     #define __Pyx_DecompressString_LZSS_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (2241 bytes) */
-static const char cstring[] = "\377 bytes; \377use  did\377 not ans\377wer in  \377is broke\373n:\007\002close\377d keys o\377r more p\377ort  ran\377dom ones\377 s to (t\377ree frag\377ment).12\3777.0.0.1:\261 i\003o\003\020\00001,\0011\367000\000\000 sec\347ond\214\004\023\004485\33776=?N[\000No\377te that \277Cython\236\001d\377eliberat\377ely stri\363ct\274\000\"\000n PE\337P-484\320\000d \277reject\234\000u\277bclass\247\000o\177f built\350\000\377types. I\377f you ne\264\344\000\303\000p%\000 s\047\007t\327hen\240\000t\200\000e \367\047an\254 atio{n_<\000ing\047\301 \355rb\000iv\242\000o F\277alse.W\252\001b\277ecame n\000a\337 ques1\001. \373On\257\000HIT h\377as a val\377ue; FOUN\341D\256\002\025\003J\000\031\000ers\376f\000.a tick\273etF\002dd_\256@e\336:\000many\023\004s \327wai\303@s\240\002enogine\260@ep\345@\355l6\000so\206\000exp\357ire,\302Arev\324\337@\316\001m\370 n\273\001on\377s_max=di\177sableen\002\001\357gcis\004\003dno\377 default\377 __reduc\277e__ du\361\002n\367on-\202@vial~\033\000cinit_\244\000w me\255`y f\266`/pend\254 _\371be\002\363re\221\"\007\010src/\377tailrace{/n\343 ve/_\310\003\257.pyx\207@ \325\004a\361t\336\t\\\001\031\001link\276\205\204\001this \010\002i\346\341 sk\244@\177\002ano\372\313@r\312`read;\343 o\222\000\274\204\001\234\002eac\331h4\002\346$is\213\205\001us\336\233@make\251@neyw!\n^\002too \205B\374\333E\323@re und\233er\223@y;\226B\361\"a\233sk\206\"fe\350\205\001\315\205\002a\376\322@nceASKE\377AGAINEEX\377ISTEINTR\376\002\000VALETIM?EDOUTE\320B\000\003\373._\223 ter__\"\006\007x\357!\026\006\232Dc\254\205\002\034\010\377setstate}_\013\014admitV\004\240\355\206\002b\004\243co\0046\001s\245\204\002H\357ITIn-\000umL\000\360 \000\001\211\007\006\005\214\002\024\004\200\014*\004\360|\016D\002\354\207\002N\002file{noY\002pingb\002<\265Ak\002scan\003\003\315\000\377sMISSREV\337OKEDS\334\001TI\377CKET_BYT\377ESUNSETT\377LED___Py\375x\001\000Dict_N\377extRef__z\314\206\004e\034\000_doc\003\001\343en\331\"\344 \322\"__f\313un\024\002g\270%I\000ma{in0""\001meta\331\207\002\336\010\002odulF\002mr\275o\242AriesV\001n\373am]\002prepa\261r\005\003\212\000\210C_p\225\000vyt\365\205\001\202\001qual(\0050\343\205\005\354\205\006\314E\375\205\006ex\266\001\327@\345_\\\005s\233\010\341N__t\367est\211 is_c\377oroutine\377_weaken_\377hashacce\377pt_failu7res\t\003ed\236b\243b\371t\n\000\253\213\002sasyn\357cio.?\006sch\337angedF\000nd\247sclW\001\243 t\316\206\001b\347ack\311\213\002\315\213\003_id\373le\004\004malfo\357rmed\024\004sho?rt_of_\273\207\003\016\005otall!\000on\252\210\005\376\256\210\014countcp\377u_nsdata^\342\207\007dead\207\002s\226\211\003\377enumerrn\355o\002\000or\342cfol\377derforgo\337ttenfI\000df\377sencodef\377spathggr\377eetinghe\373ld\001\000lo_sh\377igh_mask\267hit\263\000st\322\001_\277sitems\260\215\001lcow\032\002\204\211\003\370\210\003mi\206\214\001\377monotoni;cn \000sos\224\211\n\235\211\016r\261\211\013p\253@\217\205\001pop\210\216\001\277probes\320\210\001r\237eceiv\375 \340\216\002r\377efusedre?newals\000\005\326B\210\023\001\361\211\014\212\212\004s\230\213\003\335\205\001\341\205\001n\337edsel\206!tswent\273\212\003set\207\213\004\355s\221A_s\227\207\002str\224\314\"\274\212\005.\276\212\003.\275\212\004\300\214\003t\337imeun\260\000ve\377nvalid_s\376\200\215\002s\200\001\330\004\n\210\377+\220Q\200A\330\010\013\377\2104\210q\330\014\022\220\337,\230a\230q\n\003v\220\377S\230\001\330\014\031\230\021\377\230$\230a\330\014\020\220\367\010\230\001)\001\014\210F\220\375!\003\003G\2201\330\010\017\273\210q@\001\017\210z&\002g\365\240P\000\340\023\000t\2201\320\377\024$\240A\240T\250\027\377\260\004\260G\2701\270A\377\200A\340\010\020\220\017\230\377q\240\004\240G\2504\250\377w\260a\260y\300\r\310\277Q\310i\320WX\205\0016\277\220\023\220E\230\021\211\001*\257\230A\230Q\231\0011\227\001\047\356\206\000\047\240\021>\001\032\230%~?\000\001\330\010\034\230C\003\003\316\217\002\330\010\t\240\004<\001\020\220\355\t-\002\027\250\303\000\020\220\013\377\2301\230A\330\014\023\220\3674\220x9\001\340""\014\032\230\347!\2304\353\000\322\005\340\010!\367\240\024\240n\000\014\210J\220\375a\221!7\220#\220Q\330\337\021\022\330\020\036\224!\200A\037\360\006\000\t\r\373\001g\001\024\001\307\030\230\014\334\002\255\000\204 \330\020\235\024\270\001\230!\340\246%-\001\025\277\220A\220T\230\027\357\000A\376Z\001\020\220\014\230E\240\033\377\250K\260u\270J\300j\377\320PU\320U^\320^\377f\320fk\320kl\330\375\020\331\001y\250\014\260E\270\377\033\300M\320QV\320V\377W\330\020!\240\025\320&\3776\260n\300E\310\021\330\377\020\"\240%\320\0478\320\2778H\310\005\310Q\220\003\027\377\220a\220t\2307\240$\357\240a\240q\204\"\033\2305\377\240\016\250l\270%\270{\377\310,\320V[\320[\\\377\330\014\030\230\005\230[\250\177\013\2605\270\n\300/V\004\377\014\036\230e\320#4\320\3774N\310e\320ST\330\277\014 \240\005\320%\\\000K_\3105\320PQ\047\013)\020\001\377X\320X`\320`e\320\357ef\330\014\356\001\027\320 \3772\260%\3207H\310\016~\\\n\320(;\2705\300\302`\377\035\230U\320\"2\3202\376\254\002\330\014\026\220e\2301\377\320\000\021\320\0217\260q\367\340\004\026\271\000z\240\021\320?\004C\3001\340\010\253\202/\273V";
-    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 2241, 2941);
+    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (2267 bytes) */
+static const char cstring[] = "\377 bytes; \377use  did\377 not ans\377wer in  \377is broke\373n:\007\002close\377d keys o\377r more p\377ort  ran\377dom ones\377 s to (t\377ree frag\377ment).12\3777.0.0.1:\261 i\003o\003\020\00001,\0011\367000\000\000 sec\347ond\214\004\023\004485\33776=?N[\000No\377te that \277Cython\236\001d\377eliberat\377ely stri\363ct\274\000\"\000n PE\337P-484\320\000d \277reject\234\000u\277bclass\247\000o\177f built\350\000\377types. I\377f you ne\264\344\000\303\000p%\000 s\047\007t\327hen\240\000t\200\000e \367\047an\254 atio{n_<\000ing\047\301 \355rb\000iv\242\000o F\277alse.W\252\001b\277ecame n\000a\337 ques1\001. \373On\257\000HIT h\377as a val\377ue; FOUN\341D\256\002\025\003J\000\031\000ers\376f\000.a tick\273etF\002dd_\256@e\336:\000many\023\004s \327wai\303@s\240\002enogine\260@ep\345@\355l6\000so\206\000exp\357ire,\302Arev\324\337@\316\001m\370 n\273\001on\377s_max=di\177sableen\002\001\357gcis\004\003dno\377 default\377 __reduc\277e__ du\361\002n\367on-\202@vial~\033\000cinit_\244\000w me\255`y f\266`/pend\254 _\371be\002\363re\221\"\007\010src/\377tailrace{/n\343 ve/_\310\003\257.pyx\207@ \325\004a\361t\336\t\\\001\031\001link\276\205\204\001this \010\002i\346\341 sk\244@\177\002ano\372\313@r\312`read;\343 o\222\000\274\204\001\234\002eac\331h4\002\346$is\213\205\001us\336\233@make\251@neyw!\n^\002too \205B\374\333E\323@re und\233er\223@y;\226B\361\"a\233sk\206\"fe\350\205\001\315\205\002a\376\322@nceASKE\377AGAINEEX\377ISTEINTR\376\002\000VALETIM?EDOUTE\320B\000\003\373._\223 ter__\"\006\007x\357!\026\006\232Dc\254\205\002\034\010\377setstate}_\013\014admitV\004\240\355\206\002b\004\243co\0046\001s\245\204\002H\357ITIn-\000umL\000\360 \000\001\211\007\006\005\214\002\024\004\200\014*\004\360|\016D\002\354\207\002N\002file{noY\002pingb\002<\265Ak\002scan\003\003\315\000\377sMISSREV\337OKEDS\334\001TI\377CKET_BYT\377ESUNSETT\377LED___Py\375x\001\000Dict_N\377extRef__z\314\206\004e\034\000_doc\003\001\343en\331\"\344 \322\"__f\313un\024\002g\270%I\000ma{in0""\001meta\331\207\002\336\010\002odulF\002mr\275o\242AriesV\001n\373am]\002prepa\261r\005\003\212\000\210C_p\225\000vyt\365\205\001\202\001qual(\0050\343\205\005\354\205\006\314E\375\205\006ex\266\001\327@\345_\\\005s\233\010\341N__t\367est\211 is_c\377oroutine\377_weaken_\377hashacce\377pt_failu7res\t\003ed\236b\243b\371t\n\000\253\213\002sasyn\357cio.?\006sch\337angedF\000nd\247sclW\001\243 t\316\206\001b\347ack\311\213\002\315\213\003_id\373le\004\004malfo\357rmed\024\004sho?rt_of_\273\207\003\016\005otall!\000on\252\210\005\376\256\210\014countcp\377u_nsdata^\342\207\007dead\207\002s\226\211\003\377enumerrn\355o\002\000or\342cfol\377derforgo\337ttenfI\000df\377sencodef\377spathggr\377eetinghe\373ld\001\000lo_sh\377igh_mask\267hit\263\000st\322\001_\277sitems\260\215\001lcow\032\002\204\211\003\370\210\003mi\206\214\001\377monotoniWcmu\216\206\001d\002\002o\221\000\037w_sos\242\211\n\253\211\016\277\211\013\271p\271@\235\205\001pop\226\216\001p\337robes\336\210\001re\317ceiv\213@\356\216\002re\377fusedren\037ewals\000\005\344B\023\001\304\377\211\014\230\212\004s\246\213\003\353\205\001\357\205\001ne\357dsel\224!tse\273nt\311\212\003set\225\213\004sv\237A_s\245\207\002str\332\"\312\312\212\005.\314\212\003.\313\212\004\316\214\003ti\357meun\260\000ven\177valid_s\216\215\002\377s\200\001\330\004\n\210+\377\220Q\200A\330\010\013\210\3774\210q\330\014\022\220,\357\230a\230q\n\003v\220S\377\230\001\330\014\031\230\021\230\377$\230a\330\014\020\220\010\373\230\001)\001\014\210F\220!\376\003\003G\2201\330\010\017\210\335q@\001\017\210z&\002g\240\372P\000\340\023\000t\2201\320\024\377$\240A\240T\250\027\260\377\004\260G\2701\270A\200\377A\340\010\020\220\017\230q\377\240\004\240G\2504\250w\377\260a\260y\300\r\310Q\337\310i\320WX\205\0016\220\337\023\220E\230\021\211\001*\230WA\230Q\231\0011\227\001\047\206\000w\047\240\021>\001\032\230%?\000?\001\330\010\034\230C\003\003\217\002\347\330\010\t\240\004<\001\020\220\t\366-\002\027\250\303\000\020\220\013\230\3771\230A\330""\014\023\2204\373\220x9\001\340\014\032\230!\363\2304\353\000\322\005\340\010!\240\373\024\240n\000\014\210J\220a\376\221!7\220#\220Q\330\021\357\022\330\020\036\224!\200A\360\217\006\000\t\r\373\001g\001\024\001\030\343\230\014\334\002\255\000\204 \330\020\024\316\270\001\230!\340\246%-\001\025\220_A\220T\230\027\357\000AZ\001\377\020\220\014\230E\240\033\250\377K\260u\270J\300j\320\377PU\320U^\320^f\377\320fk\320kl\330\020\376\331\001y\250\014\260E\270\033\377\300M\320QV\320VW\377\330\020!\240\025\320&6\377\260n\300E\310\021\330\020\377\"\240%\320\0478\3208\337H\310\005\310Q\220\003\027\220\377a\220t\2307\240$\240\367a\240q\204\"\033\2305\240\377\016\250l\270%\270{\310\377,\320V[\320[\\\330\377\014\030\230\005\230[\250\013\277\2605\270\n\300/V\004\014\377\036\230e\320#4\3204\377N\310e\320ST\330\014\337 \240\005\320%\\\000K\310\2575\320PQ\047\013)\020\001X\377\320X`\320`e\320e\367f\330\014\356\001\027\240\013\250\3775\260\n\320:L\310E\377\320Qb\320bp\320p\357u\320uvi\004\320(;\367\2705\300\311`\035\230U\320\357\"2\3202\263\002\330\014\026\377\220e\2301\320\000\021\320\177\0217\260q\340\004\026\300\000\377z\240\021\320\004C\3001\003\340\010\262\202/\302V";
+    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 2267, 2962);
     #define __Pyx_DecompressString_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #else /* compression: none (2941 bytes) */
-static const char bytes[] = " bytes; use  did not answer in  is broken:  is closed keys or more port  random ones s to (tree fragment).127.0.0.1: ; use ; use 0.001 to 1000000 seconds; use 1 to 1048576=?NoneNote that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.What became of a question. Only HIT has a value; FOUND and HIT have a version.a ticket of add_noteas many tickets wait as the engine keeps; let some expire, or revoke themconnections_max=disableenablegcisenabledno default __reduce__ due to non-trivial __cinit__no memory for pending_bytes_max=request_bytes_max=src/tailrace/native/_engine.pyxthe engine at the engine for the link to this link is asking for another thread; open one for eachthis ticket is in use; make a new one for each linktoo many questions are under way; wait, or ask for fewer keys at onceASKEAGAINEEXISTEINTREINVALETIMEDOUTEngineEngine.__enter__Engine.__exit__Engine.__reduce_cython__Engine.__setstate_cython__Engine.admitEngine.closeEngine.revokeEngine.statsFOUNDHITIntEnumLinkLink.__enter__Link.__exit__Link.__reduce_cython__Link.__setstate_cython__Link.closeLink.filenoLink.pingLink.readLink.scanLink.statsMISSREVOKEDStateTICKET_BYTESUNSETTLED___Pyx_PyDict_NextRef__annotate____doc____enter____exit____func____getstate____main____metaclass____module____mro_entries____name____prepare____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___is_coroutine_weaken_hashaccept_failuresacceptedadmitadmittedanswersasyncio.coroutineschanged_handscline_in_tracebackcloseclosed_idleclosed_malformedclosed_short_of_memoryclosed_stalledconnectionsconnections_maxcountcpu_nsdata_bytes_maxdeadline_sengineenumerrnoerrorfilenofolderforgottenfoundfsencodefspathggreetingheldhello_shigh_maskhitshostidle_sitemskeyslow_maskmemory_bytesmissesmonotonicnow_sospending_bytespending_bytes_maxpending_bytes_peakpi""ngpopportprobesreadreceived_bytesrefusedrenewalsrenewals_failedrequest_bytes_maxrequestsrevokescanscannedselfsentsent_bytessetdefaultstall_sstatsstrerrortailrace.native._enginetickettimeunprovenvalid_svalues\200\001\330\004\n\210+\220Q\200A\330\010\013\2104\210q\330\014\022\220,\230a\230q\330\010\013\2104\210v\220S\230\001\330\014\031\230\021\230$\230a\330\014\020\220\010\230\001\200A\330\010\014\210F\220!\200A\330\010\014\210G\2201\330\010\017\210q\200A\330\010\017\210z\230\021\230$\230g\240Q\200A\340\010\017\210t\2201\320\024$\240A\240T\250\027\260\004\260G\2701\270A\200A\340\010\020\220\017\230q\240\004\240G\2504\250w\260a\260y\300\r\310Q\310i\320WX\330\010\013\2106\220\023\220E\230\021\330\014\022\220*\230A\230Q\330\010\013\2101\330\014\022\220\047\230\021\230\047\240\021\200A\340\010\032\230%\230q\240\001\330\010\034\230C\230q\240\001\330\010\014\210F\220!\330\010\t\330\014\020\220\010\230\001\230\021\330\014\020\220\t\230\021\230\047\240\027\250\001\330\014\020\220\013\2301\230A\330\014\023\2204\220x\230q\240\001\340\014\032\230!\2304\230q\330\014\020\220\010\230\001\200A\340\010!\240\024\240Q\330\010\014\210J\220a\330\010\013\2107\220#\220Q\330\021\022\330\020\036\230a\230q\200A\360\006\000\t\r\210F\220!\330\010\t\330\021\022\330\020\030\230\014\240A\240T\250\021\330\014\017\210q\330\020\024\220E\230\021\230!\340\014\020\220\010\230\001\200A\360\006\000\t\025\220A\220T\230\027\240\004\240A\240Q\330\010\020\220\014\230E\240\033\250K\260u\270J\300j\320PU\320U^\320^f\320fk\320kl\330\020\032\230%\230y\250\014\260E\270\033\300M\320QV\320VW\330\020!\240\025\320&6\260n\300E\310\021\330\020\"\240%\320\0478\3208H\310\005\310Q\200A\360\006\000\t\027\220a\220t\2307\240$\240a\240q\330\010\t\330\014\033\2305\240\016\250l\270%\270{\310,\320V[\320[\\\330\014\030\230\005\230[\250\013\2605\270\n\300/\320QV\320VW\330\014\036\230e\320#4\3204N\310e\320ST\330\014 \240\005\320%8\3208K\3105\320PQ\330\014\030\230\005\230[\250\013\2605\270\n\300)\3105\320PX\320X`\320`e\320ef\330\014""\024\220E\230\027\320 2\260%\3207H\310\016\320V[\320[\\\330\014\030\230\005\230[\320(;\2705\300\001\330\014\035\230U\320\"2\3202H\310\005\310Q\330\014\026\220e\2301\320\000\021\320\0217\260q\340\004\026\220a\220z\240\021\320\004C\3001\340\010\032\230%\230q\240\001\330\010\034\230C\230q\240\001\330\010\014\210F\220!\330\010\t\330\014\020\220\010\230\001\230\021\330\014\020\220\t\230\021\230\047\240\027\250\001\330\014\023\2204\220x\230q\240\001\340\014\032\230!\2304\230q\330\014\020\220\010\230\001";
+    #else /* compression: none (2962 bytes) */
+static const char bytes[] = " bytes; use  did not answer in  is broken:  is closed keys or more port  random ones s to (tree fragment).127.0.0.1: ; use ; use 0.001 to 1000000 seconds; use 1 to 1048576=?NoneNote that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.What became of a question. Only HIT has a value; FOUND and HIT have a version.a ticket of add_noteas many tickets wait as the engine keeps; let some expire, or revoke themconnections_max=disableenablegcisenabledno default __reduce__ due to non-trivial __cinit__no memory for pending_bytes_max=request_bytes_max=src/tailrace/native/_engine.pyxthe engine at the engine for the link to this link is asking for another thread; open one for eachthis ticket is in use; make a new one for each linktoo many questions are under way; wait, or ask for fewer keys at onceASKEAGAINEEXISTEINTREINVALETIMEDOUTEngineEngine.__enter__Engine.__exit__Engine.__reduce_cython__Engine.__setstate_cython__Engine.admitEngine.closeEngine.revokeEngine.statsFOUNDHITIntEnumLinkLink.__enter__Link.__exit__Link.__reduce_cython__Link.__setstate_cython__Link.closeLink.filenoLink.pingLink.readLink.scanLink.statsMISSREVOKEDStateTICKET_BYTESUNSETTLED___Pyx_PyDict_NextRef__annotate____doc____enter____exit____func____getstate____main____metaclass____module____mro_entries____name____prepare____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___is_coroutine_weaken_hashaccept_failuresacceptedadmitadmittedanswersasyncio.coroutineschanged_handscline_in_tracebackcloseclosed_idleclosed_malformedclosed_short_of_memoryclosed_stalledconnectionsconnections_maxcountcpu_nsdata_bytes_maxdeadline_sengineenumerrnoerrorfilenofolderforgottenfoundfsencodefspathggreetingheldhello_shigh_maskhitshostidle_sitemskeyslow_maskmemory_bytesmissesmonotonicmutatedmutatornow_sospending_bytespending_bytes_maxpendin""g_bytes_peakpingpopportprobesreadreceived_bytesrefusedrenewalsrenewals_failedrequest_bytes_maxrequestsrevokescanscannedselfsentsent_bytessetdefaultstall_sstatsstrerrortailrace.native._enginetickettimeunprovenvalid_svalues\200\001\330\004\n\210+\220Q\200A\330\010\013\2104\210q\330\014\022\220,\230a\230q\330\010\013\2104\210v\220S\230\001\330\014\031\230\021\230$\230a\330\014\020\220\010\230\001\200A\330\010\014\210F\220!\200A\330\010\014\210G\2201\330\010\017\210q\200A\330\010\017\210z\230\021\230$\230g\240Q\200A\340\010\017\210t\2201\320\024$\240A\240T\250\027\260\004\260G\2701\270A\200A\340\010\020\220\017\230q\240\004\240G\2504\250w\260a\260y\300\r\310Q\310i\320WX\330\010\013\2106\220\023\220E\230\021\330\014\022\220*\230A\230Q\330\010\013\2101\330\014\022\220\047\230\021\230\047\240\021\200A\340\010\032\230%\230q\240\001\330\010\034\230C\230q\240\001\330\010\014\210F\220!\330\010\t\330\014\020\220\010\230\001\230\021\330\014\020\220\t\230\021\230\047\240\027\250\001\330\014\020\220\013\2301\230A\330\014\023\2204\220x\230q\240\001\340\014\032\230!\2304\230q\330\014\020\220\010\230\001\200A\340\010!\240\024\240Q\330\010\014\210J\220a\330\010\013\2107\220#\220Q\330\021\022\330\020\036\230a\230q\200A\360\006\000\t\r\210F\220!\330\010\t\330\021\022\330\020\030\230\014\240A\240T\250\021\330\014\017\210q\330\020\024\220E\230\021\230!\340\014\020\220\010\230\001\200A\360\006\000\t\025\220A\220T\230\027\240\004\240A\240Q\330\010\020\220\014\230E\240\033\250K\260u\270J\300j\320PU\320U^\320^f\320fk\320kl\330\020\032\230%\230y\250\014\260E\270\033\300M\320QV\320VW\330\020!\240\025\320&6\260n\300E\310\021\330\020\"\240%\320\0478\3208H\310\005\310Q\200A\360\006\000\t\027\220a\220t\2307\240$\240a\240q\330\010\t\330\014\033\2305\240\016\250l\270%\270{\310,\320V[\320[\\\330\014\030\230\005\230[\250\013\2605\270\n\300/\320QV\320VW\330\014\036\230e\320#4\3204N\310e\320ST\330\014 \240\005\320%8\3208K\3105\320PQ\330\014\030\230\005\230[\250\013\2605\270\n\300)\3105\320PX\320X`\320`e""\320ef\330\014\024\220E\230\027\240\013\2505\260\n\320:L\310E\320Qb\320bp\320pu\320uv\330\014\030\230\005\230[\320(;\2705\300\001\330\014\035\230U\320\"2\3202H\310\005\310Q\330\014\026\220e\2301\320\000\021\320\0217\260q\340\004\026\220a\220z\240\021\320\004C\3001\340\010\032\230%\230q\240\001\330\010\034\230C\230q\240\001\330\010\014\210F\220!\330\010\t\330\014\020\220\010\230\001\230\021\330\014\020\220\t\230\021\230\047\240\027\250\001\330\014\023\2204\220x\230q\240\001\340\014\032\230!\2304\230q\330\014\020\220\010\230\001";
     PyObject *data = NULL;
     #define __Pyx_DecompressString_UNUSED
     #define __Pyx_DecompressString_LZSS_UNUSED
     #endif
     PyObject **stringtab = __pyx_mstate->__pyx_string_tab;
     Py_ssize_t pos = 0;
-    for (int i = 0; i < 176; i++) {
+    for (int i = 0; i < 178; i++) {
       Py_ssize_t bytes_length = str_length_index[i].length;
       PyObject *string = PyUnicode_DecodeUTF8(bytes + pos, bytes_length, NULL);
       if (likely(string) && i >= 41) PyUnicode_InternInPlace(&string);
@@ -12690,8 +12783,8 @@ static const char bytes[] = " bytes; use  did not answer in  is broken:  is clos
       stringtab[i] = string;
       pos += bytes_length;
     }
-    for (int i = 176; i < 190; i++) {
-      Py_ssize_t bytes_length = bytes_length_index[i-176].length;
+    for (int i = 178; i < 192; i++) {
+      Py_ssize_t bytes_length = bytes_length_index[i-178].length;
       PyObject *string = PyBytes_FromStringAndSize(bytes + pos, bytes_length);
       stringtab[i] = string;
       pos += bytes_length;
@@ -12701,14 +12794,14 @@ static const char bytes[] = " bytes; use  did not answer in  is broken:  is clos
       }
     }
     Py_XDECREF(data);
-    for (Py_ssize_t i = 0; i < 190; i++) {
+    for (Py_ssize_t i = 0; i < 192; i++) {
       if (unlikely(PyObject_Hash(stringtab[i]) == -1)) {
         __PYX_ERR(0, 1, __pyx_L1_error)
       }
     }
     #if CYTHON_IMMORTAL_CONSTANTS
     {
-      PyObject **table = stringtab + 176;
+      PyObject **table = stringtab + 178;
       for (Py_ssize_t i=0; i<14; ++i) {
         #if PY_VERSION_HEX >= 0x030F0000
         PyUnstable_SetImmortal(table[i]);
@@ -12796,37 +12889,37 @@ static int __Pyx_CreateCodeObjects(__pyx_mstatetype *__pyx_mstate) {
   PyObject* tuple_dedup_map = PyDict_New();
   if (unlikely(!tuple_dedup_map)) return -1;
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 110};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 117};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_low_mask, __pyx_mstate->__pyx_n_u_high_mask};
     __pyx_mstate_global->__pyx_codeobj_tab[0] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_weaken_hash, __pyx_mstate->__pyx_kp_b_iso88591_7q_az, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[0])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 175};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 188};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self};
     __pyx_mstate_global->__pyx_codeobj_tab[1] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_enter, __pyx_mstate->__pyx_kp_b_iso88591_A_G1_q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[1])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS|CO_VARARGS), 179};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS|CO_VARARGS), 192};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u__5};
     __pyx_mstate_global->__pyx_codeobj_tab[2] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_exit, __pyx_mstate->__pyx_kp_b_iso88591_A_F, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[2])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 187};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 200};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_engine};
     __pyx_mstate_global->__pyx_codeobj_tab[3] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_close, __pyx_mstate->__pyx_kp_b_iso88591_A_Q_Ja_7_Q_aq, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[3])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 4, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 200};
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 4, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 213};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_ticket, __pyx_mstate->__pyx_n_u_valid_s, __pyx_mstate->__pyx_n_u_error};
     __pyx_mstate_global->__pyx_codeobj_tab[4] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_admit, __pyx_mstate->__pyx_kp_b_iso88591_A_q_G4way_QiWX_6_E_AQ_1, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[4])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 208};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 221};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_ticket};
     __pyx_mstate_global->__pyx_codeobj_tab[5] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_revoke, __pyx_mstate->__pyx_kp_b_iso88591_A_t1_AT_G1A, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[5])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 212};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 225};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_stats};
     __pyx_mstate_global->__pyx_codeobj_tab[6] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_stats, __pyx_mstate->__pyx_kp_b_iso88591_A_at7_aq_5_l_V_5_QVVW_e_44NeST_8, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[6])) goto bad;
   }
@@ -12841,42 +12934,42 @@ static int __Pyx_CreateCodeObjects(__pyx_mstatetype *__pyx_mstate) {
     __pyx_mstate_global->__pyx_codeobj_tab[8] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_tree_fragment, __pyx_mstate->__pyx_n_u_setstate_cython, __pyx_mstate->__pyx_kp_b_iso88591_Q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[8])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 261};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 274};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self};
     __pyx_mstate_global->__pyx_codeobj_tab[9] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_enter, __pyx_mstate->__pyx_kp_b_iso88591_A_G1_q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[9])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS|CO_VARARGS), 265};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS|CO_VARARGS), 278};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u__5};
     __pyx_mstate_global->__pyx_codeobj_tab[10] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_exit, __pyx_mstate->__pyx_kp_b_iso88591_A_F, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[10])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 268};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 281};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self};
     __pyx_mstate_global->__pyx_codeobj_tab[11] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_close, __pyx_mstate->__pyx_kp_b_iso88591_A_4q_aq_4vS_a, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[11])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 374};
+    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 387};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_keys_2, __pyx_mstate->__pyx_n_u_now_s, __pyx_mstate->__pyx_n_u_data_bytes_max, __pyx_mstate->__pyx_n_u_held, __pyx_mstate->__pyx_n_u_count};
     __pyx_mstate_global->__pyx_codeobj_tab[12] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_scan, __pyx_mstate->__pyx_kp_b_iso88591_C1_q_Cq_F_4xq_4q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[12])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 387};
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 400};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_keys_2, __pyx_mstate->__pyx_n_u_now_s, __pyx_mstate->__pyx_n_u_held, __pyx_mstate->__pyx_n_u_count};
     __pyx_mstate_global->__pyx_codeobj_tab[13] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_read, __pyx_mstate->__pyx_kp_b_iso88591_A_q_Cq_F_1A_4xq_4q, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[13])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 401};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 414};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_error};
     __pyx_mstate_global->__pyx_codeobj_tab[14] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_ping, __pyx_mstate->__pyx_kp_b_iso88591_A_F_AT_q_E, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[14])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 413};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 426};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self};
     __pyx_mstate_global->__pyx_codeobj_tab[15] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_fileno, __pyx_mstate->__pyx_kp_b_iso88591_A_z_gQ, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[15])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 428};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 441};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_stats};
     __pyx_mstate_global->__pyx_codeobj_tab[16] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_src_tailrace_native__engine_pyx, __pyx_mstate->__pyx_n_u_stats, __pyx_mstate->__pyx_kp_b_iso88591_A_AT_AQ_E_KuJjPUU_ffkkl_y_E_MQVV, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[16])) goto bad;
   }

@@ -31,6 +31,7 @@ class Engine:
         stall_s: float = 30.0,
         request_bytes_max: int = 65536,
         pending_bytes_max: int = 67108864,
+        mutator: object | None = None,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

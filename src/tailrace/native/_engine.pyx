@@ -8,7 +8,9 @@ waits; it belongs to one thread at a time and says so when two come at once.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 import errno
 import os
@@ -47,6 +49,10 @@ cdef extern from "cell_probe.h":
 cdef extern from "cell_frame.h":
     enum: TR_TICKET_BYTES, TR_REQUEST_BYTES_LEAST, TR_REQUEST_BYTES_MOST
 
+cdef extern from "cell_mutation.h":
+    ctypedef struct tr_mutator:
+        pass
+
 cdef extern from "cell_engine.h":
     enum: TR_ENGINE_PENDING_LEAST
     ctypedef struct tr_engine_config:
@@ -55,9 +61,10 @@ cdef extern from "cell_engine.h":
         uint16_t port
         uint32_t connections_max, hello_ms, idle_ms, stall_ms, request_bytes_max
         uint64_t pending_bytes_max
+        tr_mutator mutator
     ctypedef struct tr_engine_stats:
         uint64_t connections, greeting, accepted, admitted, refused, closed_idle, closed_stalled
-        uint64_t closed_short_of_memory, closed_malformed, accept_failures, requests, scanned, found, sent, read
+        uint64_t closed_short_of_memory, closed_malformed, accept_failures, requests, scanned, found, sent, read, mutated
         uint64_t received_bytes, sent_bytes, renewals, renewals_failed, pending_bytes, pending_bytes_peak, cpu_ns
     ctypedef struct tr_engine:
         pass
@@ -136,14 +143,16 @@ cdef class Engine:
     """Serves the cell in a folder to links that come with a ticket. See docs/decisions/engine.md.
 
     Its thread runs until `close`. `hello_s` is the time for a ticket, `idle_s` the time without a request, `stall_s` the
-    time to take one turn's answer. `pending_bytes_max` bounds what waits for all links together.
+    time to take one turn's answer. `pending_bytes_max` bounds what waits for all links together. `host` may be
+    unix:PATH. With a cell's `mutator` it takes frames of mutations, too.
     """
     cdef tr_engine *engine
     cdef readonly object folder
+    cdef object mutator
 
     def __cinit__(self, folder, str host not None="127.0.0.1", uint16_t port=0, *, uint32_t connections_max=1024,
                   double hello_s=5.0, double idle_s=300.0, double stall_s=30.0,
-                  uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20):
+                  uint32_t request_bytes_max=64 << 10, uint64_t pending_bytes_max=64 << 20, mutator=None):
         cdef tr_engine_config config
         cdef tr_engine *started = NULL
         cdef char[TR_WHY_BYTES] why
@@ -157,6 +166,10 @@ cdef class Engine:
         if pending_bytes_max < TR_ENGINE_PENDING_LEAST:
             raise ValueError(f"pending_bytes_max={pending_bytes_max}; use {TR_ENGINE_PENDING_LEAST} or more")
         self.folder = folder
+        memset(&config, 0, sizeof(config))
+        if mutator is not None:  # of the cell itself: it lives as long as the engine
+            config.mutator = (<tr_mutator *> PyCapsule_GetPointer(mutator, "tailrace.mutator"))[0]
+            self.mutator = mutator
         config.folder, config.host, config.port, config.connections_max = path, name, port, connections_max
         config.hello_ms = <uint32_t> _milliseconds(hello_s, "hello_s")
         config.idle_ms = <uint32_t> _milliseconds(idle_s, "idle_s")
@@ -219,7 +232,7 @@ cdef class Engine:
             "closed_stalled": stats.closed_stalled, "closed_short_of_memory": stats.closed_short_of_memory,
             "closed_malformed": stats.closed_malformed, "accept_failures": stats.accept_failures,
             "requests": stats.requests, "scanned": stats.scanned, "found": stats.found, "sent": stats.sent,
-            "read": stats.read, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
+            "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,
             "cpu_ns": stats.cpu_ns,

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "cell_answer.h"
 
+#include <errno.h>
+#include <stdio.h>
+
 enum {
     GROUP = 8,         /* items that are found before the first of them is copied, so that memory is on its way */
     PREFETCHED = 4096, /* bytes of an entry at most; the processor follows a longer run by itself */
@@ -15,9 +18,9 @@ int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_ma
     if (count < sizeof request) return 0;
     memcpy(&request, bytes, sizeof request);
     uint64_t item = tr_item_bytes(request.kind);
-    if (request.bytes < sizeof request || request.bytes > bytes_max || request.kind > TR_READ) return -1;
+    if (request.bytes < sizeof request || request.bytes > bytes_max || request.kind > TR_MUTATE) return -1;
     if (request.zero || request.zero_too || (request.kind != TR_PING) != (request.items != 0)) return -1;
-    if (request.bytes != sizeof request + item * request.items) return -1;
+    if (request.kind == TR_MUTATE ? request.items != 1 : request.bytes != sizeof request + item * request.items) return -1;
     return count < request.bytes ? 0 : (int64_t)request.bytes;
 }
 
@@ -232,6 +235,25 @@ static void read_ranges(part *part, size_t enough) {
     }
 }
 
+/* The frame lies where the request was read to: at no particular alignment, which nobody minds. */
+static void mutate(part *part) {
+    const tr_mutator *mutator = &part->source->mutator;
+    tr_slice frame = {part->items, part->request.bytes - sizeof(tr_request)};
+    uint8_t *data = part->out->at + part->out->used + sizeof(tr_mutated);
+    uint64_t room = part->out->room - part->out->used - sizeof(tr_mutated) - 8, count = 0;
+    char why[TR_WHY_BYTES] = "no mutations are taken here";
+    tr_mutated item = {0};
+    int error = mutator->apply ? mutator->apply(mutator->taker, frame, data, room, &count, &item.floor, why) : ESHUTDOWN;
+    item.status = error == EINVAL ? TR_MUTATE_WRONG : error ? TR_MUTATE_SHUT : TR_MUTATED;
+    if (error) {
+        count = strnlen(why, sizeof why);
+        memcpy(data, why, count);
+    }
+    item.data_bytes = (uint32_t)count;
+    part->source->mutated += error ? 0 : count;
+    close_item(part, &item, sizeof item, item.data_bytes);
+}
+
 int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next, tr_outbox *out, size_t enough) {
     part part = {.source = source, .items = request + sizeof(tr_request), .out = out, .begin = out->used,
                  .first = *next, .next = *next};
@@ -241,6 +263,7 @@ int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next,
     if (same_hands(source, &part.request)) {
         if (part.request.kind == TR_SCAN) scan(&part, enough);
         if (part.request.kind == TR_READ) read_ranges(&part, enough);
+        if (part.request.kind == TR_MUTATE) mutate(&part);
         if (part.request.kind == TR_PING) tr_source_refresh(source);
     }
     int same = same_hands(source, &part.request);

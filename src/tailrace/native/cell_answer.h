@@ -7,6 +7,7 @@
 #define TAILRACE_CELL_ANSWER_H
 
 #include "cell_frame.h"
+#include "cell_mutation.h"
 #include "cell_view.h"
 
 enum {
@@ -21,7 +22,8 @@ typedef struct {
     uint64_t now_ms;    /* set by the caller, now and then */
     uint64_t renew_ms;  /* after a failure, not before this time */
     uint64_t epoch;     /* of the mapping: what was found before is found again */
-    uint64_t scanned, found, sent, read, renewals, failures;
+    uint64_t scanned, found, sent, read, mutated, renewals, failures;
+    tr_mutator mutator; /* apply is NULL: no mutations are taken here */
 } tr_source;
 
 typedef struct {

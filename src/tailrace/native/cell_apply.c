@@ -1,4 +1,9 @@
+#define _GNU_SOURCE
 #include "cell_apply.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
 
 static tr_outcome apply(tr_cell *cell, const uint8_t *at, uint32_t now_s, uint64_t clock_max) {
     tr_mutation_header header = tr_mutation_at(at);
@@ -20,4 +25,24 @@ void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t cloc
         }
         *outcomes++ = (uint8_t)outcome;
     }
+}
+
+int tr_gate_apply(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
+                  char *why) {
+    tr_gate *gate = taker;
+    struct timespec now;
+    int64_t mutations = tr_frame_check(frame, why);
+    if (mutations < 0) return EINVAL;
+    if ((uint64_t)mutations > room) {
+        snprintf(why, TR_WHY_BYTES, "more mutations than an answer has room for (%lld)", (long long)mutations);
+        return EINVAL;
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t now_us = (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+    *floor = (tr_version){0};
+    if (!tr_cell_lock(gate->cell)) return ESHUTDOWN;
+    tr_frame_apply(gate->cell, frame, (uint32_t)now.tv_sec, now_us + gate->clock_error_us, outcomes, floor);
+    tr_cell_unlock(gate->cell);
+    *count = (uint64_t)mutations;
+    return 0;
 }

@@ -11,4 +11,14 @@
 void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
                     tr_version *floor);
 
+/* Takes frames for a cell, by the system's clock, which versions may exceed by so much. */
+typedef struct {
+    tr_cell *cell;
+    uint64_t clock_error_us;
+} tr_gate;
+
+/* As tr_mutator's. */
+int tr_gate_apply(void *gate, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
+                  char *why);
+
 #endif

@@ -12,6 +12,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,7 +68,7 @@ typedef struct {
 
 typedef struct {
     _Atomic uint64_t greeting, connections, accepted, admitted, refused, idle, stalled, short_of_memory, malformed;
-    _Atomic uint64_t accept_failures, requests, scanned, found, sent, read, received_bytes, sent_bytes;
+    _Atomic uint64_t accept_failures, requests, scanned, found, sent, read, mutated, received_bytes, sent_bytes;
     _Atomic uint64_t renewals, renewals_failed, pending, pending_peak;
 } counters;
 
@@ -549,6 +551,7 @@ static void publish(tr_engine *engine) {
     put(&engine->counts.found, engine->source.found);
     put(&engine->counts.sent, engine->source.sent);
     put(&engine->counts.read, engine->source.read);
+    put(&engine->counts.mutated, engine->source.mutated);
     put(&engine->counts.renewals, engine->source.renewals);
     put(&engine->counts.renewals_failed, engine->source.failures);
 }
@@ -584,7 +587,24 @@ static int fail(char *why, const char *what, const tr_engine_config *config, int
     return error;
 }
 
+/* On this host alone. What an earlier engine left there goes: the folder's lock says that it is ours. */
+static int open_local_listener(tr_engine *engine, const char *path, char *why) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path) return fail(why, "the path's length", &engine->config, ENAMETOOLONG);
+    strcpy(address.sun_path, path);
+    engine->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (engine->listener < 0) return fail(why, "socket", &engine->config, errno);
+    if (unlink(path) && errno != ENOENT) return fail(why, "unlink", &engine->config, errno);
+    if (bind(engine->listener, (struct sockaddr *)&address, sizeof address)) return fail(why, "bind", &engine->config, errno);
+    if (chmod(path, 0600)) return fail(why, "chmod", &engine->config, errno);
+    if (listen(engine->listener, BACKLOG)) return fail(why, "listen", &engine->config, errno);
+    snprintf(engine->host, sizeof engine->host, "%s", engine->config.host);
+    return 0;
+}
+
 static int open_listener(tr_engine *engine, char *why) {
+    if (!strncmp(engine->config.host, TR_LOCAL, strlen(TR_LOCAL)))
+        return open_local_listener(engine, engine->config.host + strlen(TR_LOCAL), why);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char port[8];
@@ -683,6 +703,7 @@ int tr_engine_start(tr_engine **started, const tr_engine_config *config, char *w
     tr_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return fail(why, "memory", config, ENOMEM);
     engine->config = *config;
+    engine->source.mutator = config->mutator;
     engine->listener = engine->alarm = engine->events = -1;
     engine->process = getpid();
     engine->now_ms = engine->source.now_ms = monotonic_ms();
@@ -745,7 +766,7 @@ void tr_engine_look(tr_engine *engine, tr_engine_stats *stats) {
         .closed_short_of_memory = get(&counts->short_of_memory), .closed_malformed = get(&counts->malformed),
         .accept_failures = get(&counts->accept_failures), .requests = get(&counts->requests),
         .scanned = get(&counts->scanned), .found = get(&counts->found), .sent = get(&counts->sent),
-        .read = get(&counts->read), .received_bytes = get(&counts->received_bytes),
+        .read = get(&counts->read), .mutated = get(&counts->mutated), .received_bytes = get(&counts->received_bytes),
         .sent_bytes = get(&counts->sent_bytes), .renewals = get(&counts->renewals),
         .renewals_failed = get(&counts->renewals_failed), .pending_bytes = get(&counts->pending),
         .pending_bytes_peak = get(&counts->pending_peak),

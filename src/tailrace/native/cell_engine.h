@@ -13,6 +13,7 @@
 #define TAILRACE_CELL_ENGINE_H
 
 #include "cell_frame.h"
+#include "cell_mutation.h"
 
 enum {
     TR_ENGINE_QUANTUM = 128 << 10,
@@ -22,14 +23,16 @@ enum {
 };
 
 typedef struct {
-    const char *folder, *host;
-    uint16_t port; /* 0: any that is free */
+    const char *folder;
+    const char *host; /* a name or number, or unix:PATH, where nobody else listens */
+    uint16_t port;    /* 0: any that is free */
     uint32_t connections_max;
     uint32_t hello_ms; /* for a ticket */
     uint32_t idle_ms;  /* without a request */
     uint32_t stall_ms; /* for the rest of a request, or to take one turn's answer */
     uint32_t request_bytes_max;
     uint64_t pending_bytes_max;
+    tr_mutator mutator; /* lives longer than the engine; apply is NULL: it only reads */
 } tr_engine_config;
 
 /* Counts since the start, except where a line says now. */
@@ -37,7 +40,7 @@ typedef struct {
     uint64_t connections, greeting; /* now */
     uint64_t accepted, admitted, refused, closed_idle, closed_stalled, closed_short_of_memory, closed_malformed;
     uint64_t accept_failures;
-    uint64_t requests, scanned, found, sent, read, received_bytes, sent_bytes;
+    uint64_t requests, scanned, found, sent, read, mutated, received_bytes, sent_bytes;
     uint64_t renewals, renewals_failed;
     uint64_t pending_bytes; /* now */
     uint64_t pending_bytes_peak, cpu_ns;

@@ -15,6 +15,7 @@
  *             | hash |
  *     read    0        4      8            16       24     40
  *             | region | size | generation | offset | hash |
+ *     mutate  one frame of mutations, docs/formats/mutations.md
  *
  *   answer    0       4      6        8     16         24       32           40        48         56      60      64
  *             | bytes | kind | status | tag | instance | config | generation | buckets | reserved | first | items | …
@@ -23,6 +24,8 @@
  *             | state | 0 | data# | version | offset | size | expiry | data entry, zeros up to an 8th byte
  *     fetched 0        2   4       8
  *             | status | 0 | data# | bytes, zeros up to an 8th byte
+ *     mutated 0        2   4       8       24
+ *             | status | 0 | data# | floor | outcomes, or what is wrong in words; zeros up to an 8th byte
  *
  * Everything is little-endian, and everything begins at a multiple of 8. One request is answered by one or more
  * answers with its tag, in the order of its items; requests are answered in the order they came. `first` is the number
@@ -33,6 +36,7 @@
 
 #include "cell.h"
 
+#define TR_LOCAL "unix:" /* a host that begins with this is a path: a socket of this host */
 #define TR_HELLO_MAGIC 0x4B4E494C4C494154u   /* "TAILLINK" */
 #define TR_WELCOME_MAGIC 0x4E474E454C494154u /* "TAILENGN" */
 
@@ -56,6 +60,7 @@ typedef enum {
     TR_PING = 0, /* no items either way */
     TR_SCAN = 1,
     TR_READ = 2,
+    TR_MUTATE = 3, /* one item, as large as the request allows */
 } tr_frame_kind;
 
 typedef enum {
@@ -75,6 +80,12 @@ typedef enum {
     TR_READ_STALE = 2,   /* the region has another generation by now */
     TR_READ_OUTSIDE = 3, /* no such region, or not within it, or too much at once, or not at a multiple of 8 */
 } tr_read_status;
+
+typedef enum {
+    TR_MUTATED = 0,
+    TR_MUTATE_WRONG = 1, /* the frame is wrong somewhere, and nothing was changed */
+    TR_MUTATE_SHUT = 2,  /* the backend takes no mutations here, or none any more; nothing was changed */
+} tr_mutate_status;
 
 typedef struct {
     uint64_t magic;
@@ -121,6 +132,13 @@ typedef struct {
     uint32_t data_bytes;
 } tr_fetched;
 
+typedef struct {
+    uint16_t status, zero;
+    uint32_t data_bytes;
+    tr_version floor;
+} tr_mutated;
+
+_Static_assert(sizeof(tr_mutated) == 24, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_hello) == 48 && sizeof(tr_welcome) == 72, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_request) == 48 && offsetof(tr_request, items) == 32, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_range) == 40 && offsetof(tr_range, hash) == 24, "docs/formats/engine.md");
@@ -128,7 +146,7 @@ _Static_assert(sizeof(tr_answer) == 64 && offsetof(tr_answer, first) == 56, "doc
 _Static_assert(sizeof(tr_scanned) == 40 && offsetof(tr_scanned, offset) == 24, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_fetched) == 8, "docs/formats/engine.md");
 
-/* What one item takes in a request of this kind. */
+/* What one item takes in a request of this kind; a mutation's takes what is there. */
 static inline uint32_t tr_item_bytes(uint16_t kind) {
     return kind == TR_SCAN ? sizeof(tr_key_hash) : kind == TR_READ ? sizeof(tr_range) : 0;
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -501,73 +502,102 @@ static int refuse(char *why, int error, const char *what, uint32_t seen, uint32_
     return error;
 }
 
-static int greet(tr_link *link, const uint8_t *ticket, uint64_t end_ms, char *why) {
+static int greet(int socket, tr_welcome *welcome, const uint8_t *ticket, uint64_t end_ms, char *why) {
     tr_hello hello = {.magic = TR_HELLO_MAGIC, .version = TR_FRAME_VERSION};
-    tr_welcome welcome = {0};
     memcpy(hello.ticket, ticket, sizeof hello.ticket);
-    int error = transfer(link->socket, &hello, sizeof hello, 1, end_ms);
+    int error = transfer(socket, &hello, sizeof hello, 1, end_ms);
     explicit_bzero(&hello, sizeof hello);
-    if (!error) error = transfer(link->socket, &welcome, sizeof welcome, 0, end_ms);
+    if (!error) error = transfer(socket, welcome, sizeof *welcome, 0, end_ms);
     if (error) {
         snprintf(why, TR_WHY_BYTES, "greeting it: %s", strerror(error));
         return error;
     }
     snprintf(why, TR_WHY_BYTES, "there is no engine, but something else");
-    if (welcome.magic != TR_WELCOME_MAGIC || welcome.status == TR_NO_MAGIC) return EPROTO;
-    if (welcome.version != TR_FRAME_VERSION || welcome.status == TR_NO_VERSION)
-        return refuse(why, EPROTO, "it speaks version", welcome.version, TR_FRAME_VERSION);
+    if (welcome->magic != TR_WELCOME_MAGIC || welcome->status == TR_NO_MAGIC) return EPROTO;
+    if (welcome->version != TR_FRAME_VERSION || welcome->status == TR_NO_VERSION)
+        return refuse(why, EPROTO, "it speaks version", welcome->version, TR_FRAME_VERSION);
     snprintf(why, TR_WHY_BYTES, "it does not know the ticket (any more); ask its backend for another");
-    if (welcome.status == TR_NO_TICKET) return EACCES;
+    if (welcome->status == TR_NO_TICKET) return EACCES;
     snprintf(why, TR_WHY_BYTES, "it has as many links as it takes");
-    if (welcome.status == TR_NO_PLACE) return EUSERS;
-    if (welcome.status != TR_WELCOME) return refuse(why, EPROTO, "it answered with status", welcome.status, TR_WELCOME);
-    if (welcome.layout != TR_CELL_LAYOUT)
-        return refuse(why, EPROTO, "its cell has layout", welcome.layout, TR_CELL_LAYOUT);
-    if (welcome.request_bytes_max < TR_REQUEST_BYTES_LEAST || welcome.request_bytes_max > TR_REQUEST_BYTES_MOST)
-        return refuse(why, EPROTO, "it takes requests of bytes:", welcome.request_bytes_max, TR_REQUEST_BYTES_MOST);
-    if (welcome.answer_bytes_max < sizeof(tr_answer) || welcome.answer_bytes_max > TR_ANSWER_BYTES_MOST)
-        return refuse(why, EPROTO, "it gives answers of bytes:", welcome.answer_bytes_max, TR_ANSWER_BYTES_MOST);
-    link->request_bytes_max = welcome.request_bytes_max;
-    link->answer_bytes_max = welcome.answer_bytes_max;
-    link->head = (tr_cell_head){
-        .magic = TR_CELL_MAGIC, .layout = TR_CELL_LAYOUT, .instance = welcome.instance, .config_id = welcome.config_id,
-        .generation = welcome.generation, .buckets = welcome.buckets, .reserved = welcome.reserved,
-    };
+    if (welcome->status == TR_NO_PLACE) return EUSERS;
+    if (welcome->status != TR_WELCOME) return refuse(why, EPROTO, "it answered with status", welcome->status, TR_WELCOME);
+    if (welcome->layout != TR_CELL_LAYOUT)
+        return refuse(why, EPROTO, "its cell has layout", welcome->layout, TR_CELL_LAYOUT);
+    if (welcome->request_bytes_max < TR_REQUEST_BYTES_LEAST || welcome->request_bytes_max > TR_REQUEST_BYTES_MOST)
+        return refuse(why, EPROTO, "it takes requests of bytes:", welcome->request_bytes_max, TR_REQUEST_BYTES_MOST);
+    if (welcome->answer_bytes_max < sizeof(tr_answer) || welcome->answer_bytes_max > TR_ANSWER_BYTES_MOST)
+        return refuse(why, EPROTO, "it gives answers of bytes:", welcome->answer_bytes_max, TR_ANSWER_BYTES_MOST);
     return 0;
 }
 
-static int open_link(tr_link *link, const struct addrinfo *found, const uint8_t *ticket, uint64_t end_ms, char *why) {
-    int error = EADDRNOTAVAIL;
-    for (const struct addrinfo *each = found; each; each = each->ai_next) {
-        error = connect_to(each, end_ms, &link->socket);
-        if (!error) return greet(link, ticket, end_ms, why);
-        snprintf(why, TR_WHY_BYTES, "connecting: %s", strerror(error));
+static int connect_local(const char *path, int *connected, char *why) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path) {
+        snprintf(why, TR_WHY_BYTES, "its path is too long for a socket");
+        return ENAMETOOLONG;
     }
+    strcpy(address.sun_path, path);
+    *connected = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int error = *connected < 0 || connect(*connected, (struct sockaddr *)&address, sizeof address) ? errno : 0;
+    if (error) snprintf(why, TR_WHY_BYTES, "connecting: %s", strerror(error));
+    return error;
+}
+
+static int connect_any(const char *host, uint16_t port, uint64_t end_ms, int *connected, char *why) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char number[8];
+    if (!strncmp(host, TR_LOCAL, strlen(TR_LOCAL))) return connect_local(host + strlen(TR_LOCAL), connected, why);
+    snprintf(number, sizeof number, "%u", port);
+    int error = getaddrinfo(host, number, &hints, &found);
+    if (error) {
+        int kind = error == EAI_SYSTEM ? errno : EADDRNOTAVAIL;
+        snprintf(why, TR_WHY_BYTES, "%s", gai_strerror(error));
+        return kind;
+    }
+    error = EADDRNOTAVAIL;
+    snprintf(why, TR_WHY_BYTES, "no address");
+    for (const struct addrinfo *each = found; each && error; each = each->ai_next) {
+        error = connect_to(each, end_ms, connected);
+        if (error) snprintf(why, TR_WHY_BYTES, "connecting: %s", strerror(error));
+    }
+    freeaddrinfo(found);
+    return error;
+}
+
+int tr_link_connect(int *connected, tr_welcome *told, const char *host, uint16_t port, const uint8_t ticket[32],
+                    uint64_t deadline_ms, char *why) {
+    const uint64_t end_ms = monotonic_ms() + deadline_ms;
+    char seen[TR_WHY_BYTES] = "";
+    *connected = -1;
+    int error = connect_any(host, port, end_ms, connected, seen);
+    if (!error) error = greet(*connected, told, ticket, end_ms, seen);
+    if (!error) return 0;
+    snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: %.250s", host, port, seen);
+    if (*connected >= 0) close(*connected);
+    *connected = -1;
     return error;
 }
 
 int tr_link_open(tr_link **opened, const char *host, uint16_t port, const uint8_t ticket[32], uint64_t deadline_ms,
                  char *why) {
-    const uint64_t end_ms = monotonic_ms() + deadline_ms;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char number[8], seen[TR_WHY_BYTES] = "no address";
-    snprintf(number, sizeof number, "%u", port);
-    int error = getaddrinfo(host, number, &hints, &found);
-    if (error) {
-        int kind = error == EAI_SYSTEM ? errno : EADDRNOTAVAIL;
-        snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: %s", host, port, gai_strerror(error));
-        return kind;
-    }
+    tr_welcome told = {0};
     tr_link *link = calloc(1, sizeof *link);
-    if (link) link->socket = -1;
-    error = link ? open_link(link, found, ticket, end_ms, seen) : ENOMEM;
-    freeaddrinfo(found);
+    if (!link) {
+        snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: no memory for a link", host, port);
+        return ENOMEM;
+    }
+    int error = tr_link_connect(&link->socket, &told, host, port, ticket, deadline_ms, why);
     if (error) {
-        snprintf(why, TR_WHY_BYTES, "the engine at %.200s port %u: %.250s", host, port, seen);
-        if (link) tr_link_close(link);
+        free(link);
         return error;
     }
+    link->request_bytes_max = told.request_bytes_max;
+    link->answer_bytes_max = told.answer_bytes_max;
+    link->head = (tr_cell_head){
+        .magic = TR_CELL_MAGIC, .layout = TR_CELL_LAYOUT, .instance = told.instance, .config_id = told.config_id,
+        .generation = told.generation, .buckets = told.buckets, .reserved = told.reserved,
+    };
     *opened = link;
     return 0;
 }

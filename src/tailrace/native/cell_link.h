@@ -29,6 +29,10 @@ int tr_link_open(tr_link **opened, const char *host, uint16_t port, const uint8_
                  char *why);
 void tr_link_close(tr_link *link);
 
+/* The same without what follows: a connected socket, and what the engine told. For those who send mutations. */
+int tr_link_connect(int *connected, tr_welcome *told, const char *host, uint16_t port, const uint8_t ticket[32],
+                    uint64_t deadline_ms, char *why);
+
 /* For poll(). The descriptor stays the same; the events do not. */
 int tr_link_fd(const tr_link *link);
 short tr_link_events(const tr_link *link);

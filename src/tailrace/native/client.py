@@ -8,6 +8,8 @@ from ._client import (
     TROUBLE_LINK,
     TROUBLE_VIEW,
     CellClient,
+    Couriers,
+    Delivery,
     pack,
     replicas_of,
 )
@@ -20,6 +22,8 @@ __all__ = [
     "TROUBLE_LINK",
     "TROUBLE_VIEW",
     "CellClient",
+    "Couriers",
+    "Delivery",
     "pack",
     "replicas_of",
 ]

@@ -1,6 +1,7 @@
 """Mutual TLS from files, and who the other side is. Roots are always ours: gRPC would otherwise take the system's, or
 those that an environment variable names. Files are looked at once, when a server or a peer is made."""
 
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -14,19 +15,13 @@ _URI, _DNS = "peer_uri", "peer_dns"
 
 
 def for_server(tls: TlsConfig) -> grpc.ServerCredentials:
-    return grpc.ssl_server_credentials(
-        [(_content(tls.key, "key"), _content(tls.certificate, "certificate"))],
-        root_certificates=_content(tls.roots, "roots"),
-        require_client_auth=True,
-    )
+    certificate, key, roots = _contents(tls)
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=roots, require_client_auth=True)
 
 
 def for_peer(tls: TlsConfig) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        root_certificates=_content(tls.roots, "roots"),
-        private_key=_content(tls.key, "key"),
-        certificate_chain=_content(tls.certificate, "certificate"),
-    )
+    certificate, key, roots = _contents(tls)
+    return grpc.ssl_channel_credentials(root_certificates=roots, private_key=key, certificate_chain=certificate)
 
 
 def names_of(context: grpc.ServicerContext) -> tuple[str, ...] | None:
@@ -35,6 +30,25 @@ def names_of(context: grpc.ServicerContext) -> tuple[str, ...] | None:
     if found.get(_KIND) != [_TLS]:
         return None
     return tuple(name.decode("utf-8", "replace") for kind in (_URI, _DNS) for name in found.get(kind, ()))
+
+
+def _contents(tls: TlsConfig) -> tuple[bytes, bytes, bytes]:
+    certificate, key = _content(tls.certificate, "certificate"), _content(tls.key, "key")
+    roots = _content(tls.roots, "roots")
+    # gRPC says nothing of what is wrong with them, and a peer would only notice when it connects.
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        trial.load_cert_chain(tls.certificate, tls.key, password=b"")
+    except ssl.SSLError as wrong:
+        raise ConfigError(
+            f"tls.certificate={tls.certificate!r}, tls.key={tls.key!r}: {wrong.reason}; use a certificate and its own "
+            "key, without a password"
+        ) from None
+    try:
+        trial.load_verify_locations(tls.roots)
+    except ssl.SSLError as wrong:
+        raise ConfigError(f"tls.roots={tls.roots!r}: {wrong.reason}; use a PEM file of certificates") from None
+    return certificate, key, roots
 
 
 def _content(path: str, what: str) -> bytes:

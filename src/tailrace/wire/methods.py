@@ -84,7 +84,8 @@ def _decode_attached(data: bytes) -> AttachReply:
     engine = None
     if reply.HasField("engine"):
         _require(len(reply.engine.ticket) == TICKET_BYTES, f"a ticket of {len(reply.engine.ticket)} bytes")
-        _require(1 <= reply.engine.port <= 65535, f"an engine at port {reply.engine.port}")
+        least = 0 if reply.engine.host.startswith("unix:") else 1
+        _require(least <= reply.engine.port <= 65535, f"an engine at port {reply.engine.port}")
         engine = Engine(host=reply.engine.host, port=reply.engine.port, ticket=reply.engine.ticket)
     return AttachReply(
         instance=reply.instance,

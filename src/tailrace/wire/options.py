@@ -14,6 +14,7 @@ def both(message_bytes_max: int, keepalive_s: float) -> Options:
         ("grpc.max_send_message_length", message_bytes_max),
         ("grpc.keepalive_time_ms", _ms(keepalive_s)),
         ("grpc.keepalive_timeout_ms", _ms(keepalive_s / 2)),
+        ("grpc.http2.ping_timeout_ms", _ms(keepalive_s / 2)),  # a minute otherwise, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]

@@ -1,25 +1,17 @@
-"""A cache backend for the benchmark: takes items from its input, then lets others read its memory until input ends."""
+"""A process of the benchmark that serves one backend of a cache until its input ends."""
 
-import pickle
 import sys
 
-from ...native.cell import Cell, Outcome
+from ..caches import Doors
+from ..world import open_world
 
 
-def main(folder: str, capacity_bytes: int) -> None:
-    cell = Cell(folder, capacity_bytes, capacity_bytes, buckets=1 << 16)  # so wide that no bucket overflows
-    clock = 0
-    while True:
-        try:
-            items: dict[bytes, bytes] = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            break
-        clock += 1
-        outcomes = cell.set_many([(key, value, (clock, 0, 0), 0) for key, value in items.items()])
-        assert all(outcome == Outcome.APPLIED for outcome in outcomes), "the items do not fit"
-        print(f"{len(items)} items", flush=True)
-    cell.close()
+def main(folder: str, cache: str, index: int) -> None:
+    with open_world(folder) as world:
+        world.serve_caches([cache], [index], Doors(engine="127.0.0.1:0"))
+        print("serving", flush=True)
+        sys.stdin.buffer.read()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -11,7 +11,7 @@ are also shown with two batches under way, which a call that waits for its answe
 The headline is a GET of 4 KiB values in batches of 64. Every other combination has its own figures and ratios.
 """
 
-import itertools
+import os
 import random
 import tempfile
 import time
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from ...errors import ConfigError
 from .limit import Memcpy
-from .ours import SharedMemory
+from .ours import Backends, Ours
 from .peers import Generator, Memcached, Overlapped, PeerFailed, PeerMissing, Redis, Wire
 from .peers.generators import memaslap, redis_benchmark
 from .report import Figure, result
@@ -66,9 +66,16 @@ def run(repeats: int = 5, progress: Progress = lambda line: None, quick: bool = 
         for repeat in range(repeats):
             progress(f"repeat {repeat + 1} of {repeats}")
             runs.append(contest.repeat())
+        told = contest.told()
     settings = {"keys": amounts.keys, "quick": quick}
     measured = result(list(runs[0]), [{figure.name: run[figure] for figure in run} for run in runs], settings)
-    return {**measured, "missing": contest.missing, "tried": contest.tried, "counted": contest.counted}
+    return {
+        **measured,
+        "missing": contest.missing,
+        "tried": contest.tried,
+        "counted": contest.counted,
+        "ours": told,
+    }
 
 
 def _items(size: str, value_bytes: int, count: int) -> dict[bytes, bytes]:
@@ -104,15 +111,23 @@ class _Contest:
                 "there is nobody to compare with: neither memcached nor redis-server is on the PATH; "
                 "apt install memcached redis-server"
             )
-        capacity_bytes = 2 * sum(map(len, itertools.chain(*(items.values() for items in self._items.values()))))
-        # By the name that its figures carry.
-        self._ours: dict[str, System] = {}
-        self._ours["shm"] = _closing(stack, SharedMemory(capacity_bytes + (64 << 20)))
+        # By the name that its figures carry. Two clients share one set of backends.
+        self._ours: dict[str, Ours] = {}
+        self._backends: list[Backends] = []
+        bytes_each = sum(len(value) for items in self._items.values() for value in items.values())
+        for suffix, mode, count in (("", "R=1", 1), ("_r32", "R=3.2", 3)):
+            place = os.path.join(folder, f"world{suffix}")
+            backends = Backends(place, mode, count, keys=amounts.keys * len(_SIZES), bytes_each=bytes_each)
+            stack.callback(backends.close)
+            self._backends.append(backends)
+            self._ours[f"shm{suffix}"] = _closing(stack, Ours(backends, mode, "memory"))
+            self._ours[f"tcp{suffix}"] = _closing(stack, Ours(backends, mode, "engine"))
         self._limit = _closing(stack, Memcpy())
         self._clients = {peer.name: [_closing(stack, client) for client in peer.clients()] for peer in self._peers}
         progress("loading")
         loaders = [loader for peer in self._peers for loader in peer.loaders()]
-        for system in [*loaders, *self._ours.values(), self._limit]:
+        # Backends that are shared are loaded through one of their clients.
+        for system in [*loaders, self._ours["shm"], self._ours["shm_r32"], self._limit]:
             for items in self._items.values():
                 system.load(items)
         for loader in loaders:
@@ -170,9 +185,13 @@ class _Contest:
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
         return {**headline(figures), _OTHERS: others, **figures}
 
+    def told(self) -> dict[str, dict[str, int]]:
+        """What our clients have counted: whether a read had to be repeated, or the backend to be asked."""
+        return {name: system.stats() for name, system in self._ours.items()}
+
     def _spent_s(self) -> float:
         """CPU time of this benchmark with all servers, so far."""
-        servers_s = sum(peer.cpu_s() for peer in self._peers) + sum(ours.server_cpu_s() for ours in self._ours.values())
+        servers_s = sum(servers.cpu_s() for servers in [*self._peers, *self._backends])
         return time.process_time() + servers_s
 
     def _measured(self, case: Case, systems: Sequence[System]) -> list[Measured]:
