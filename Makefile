@@ -33,7 +33,7 @@ bench: $(READY) ## reproduce the figures of the README: JSON and a table in benc
 clean:          ## remove what the other targets made
 	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
-	rm -f src/tailrace/native/_core.c src/tailrace/native/_cell.c src/tailrace/native/*.so
+	rm -f src/tailrace/native/_*.c src/tailrace/native/*.so
 
 # The environment is made anew when what it is made from changes.
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard src/tailrace/native/*.c src/tailrace/native/*.h src/tailrace/native/*.pyx)

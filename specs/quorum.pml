@@ -216,13 +216,13 @@ inline acknowledge(i, v) {  /* the client hears it at once: later would only mak
 #define VALUE_AT(i) replica[i].stored
 #endif
 
-inline hit(v) {
-    printf("GET returns the value that was set at version %d; it must not be older than %d\n", v, done);
+inline hit() {
+    printf("GET returns the value that was set at version %d; it must not be older than %d\n", vote, done);
     assert(!outdated);
-    assert(mutation[v].kind != ERASE);
-    HAPPENS(1, crashes == CRASHES && replica[voter - 1].start >= v);     /* a hit on what a restarted replica got back */
+    assert(mutation[vote].kind != ERASE);
+    HAPPENS(1, crashes == CRASHES && replica[voter - 1].start >= vote);     /* a hit on what a restarted replica got back */
 #if !defined(PUSH_REPAIR) && !defined(COMPLETED_ONLY)
-    settle(v);
+    settle(vote);
 #endif
     forget_get()
 }
@@ -231,15 +231,11 @@ inline hit(v) {
 
 #define EQUAL(i, j) (seen[i] != 0 && seen[i] == seen[j])
 
-proctype Get() {
-end:
-    do
-    :: d_step { !seen[0]; seen[0] = replica[0].stored + 1; printf("GET reads %d at 0\n", replica[0].stored) }
-    :: d_step { !seen[1]; seen[1] = replica[1].stored + 1; printf("GET reads %d at 1\n", replica[1].stored) }
-    :: d_step { !seen[2]; seen[2] = replica[2].stored + 1; printf("GET reads %d at 2\n", replica[2].stored) }
+#define READ(i) \
+    :: d_step { !seen[i]; seen[i] = replica[i].stored + 1; printf("GET reads %d in the index of %d\n", replica[i].stored, i) }
+#define GET \
+    READ(0) READ(1) READ(2) \
     :: d_step { seen[0] && seen[1] && seen[2]; assert(EQUAL(0, 1) || EQUAL(1, 2) || EQUAL(0, 2)); forget_get() }
-    od
-}
 
 #else
 
@@ -257,7 +253,16 @@ inline ask(i) {
     pointer = place;
 #endif
 #ifdef BROKEN_READ_ONE
-    hit(vote);
+    hit();
+#endif
+}
+
+inline compare(i) {
+    printf("GET reads %d in the index of %d\n", vote, i);
+#ifdef MEMORY
+    agreed = true
+#else
+    hit()
 #endif
 }
 
@@ -272,6 +277,12 @@ inline ask(i) {
 #else
 #define VERSION_PROVES (header[pointer] == vote)
 #endif
+
+inline fetch() {
+    printf("GET copies from slot %d what was set at %d, whole: %d\n", pointer, header[pointer], whole[pointer]);
+    assert(header[pointer] == vote && whole[pointer]);
+    fetched = true
+}
 #endif
 
 #if defined(MEMORY) || defined(PUSH_REPAIR)
@@ -279,37 +290,29 @@ inline ask(i) {
 #else
 #define NEWS(i) (replica[i].stored != 0 && replica[i].stored != done)  /* to return what is done changes nothing */
 #endif
-#define ASK(i) :: d_step { voter == 0 && NEWS(i); ask(i) }
-#ifdef MEMORY
-#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && !agreed && replica[i].stored == vote; agreed = true }
-#else
-#define COMPARE(i) :: d_step { voter != 0 && voter != (i) + 1 && replica[i].stored == vote; \
-        printf("GET reads %d in the index of %d\n", vote, i); hit(vote) }
-#endif
-#define COMPARE_RELIC(i) :: d_step { voter != 0 && voter != (i) + 1 && relic[i] == vote; \
-        printf("GET reads %d in what the predecessor of %d left\n", vote, i); hit(vote) }
-
-proctype Get() {
-end:
-    do
-    ASK(0)
-#ifndef MEMORY
-    ASK(1) ASK(2)
-#endif
-    COMPARE(0) COMPARE(1) COMPARE(2)
+#define ASK(i) \
+    :: d_step { voter == 0 && NEWS(i); ask(i) }
+#define DIFFERENT(i) (voter != 0 && voter != i + 1)
+#define COMPARE(i) \
+    :: d_step { DIFFERENT(i) && replica[i].stored == vote; compare(i) }
 #ifdef BROKEN_NOT_REVOKED
-    COMPARE_RELIC(0) COMPARE_RELIC(1) COMPARE_RELIC(2)
+#define COMPARE_RELIC(i) \
+    :: d_step { DIFFERENT(i) && relic[i] == vote; compare(i) }
+#else
+#define COMPARE_RELIC(i)
 #endif
-    :: d_step { voter != 0; forget_get() }      /* a miss, or no two agree, or it takes too long */
+#define GIVE_UP             /* a miss, or no two agree, or it takes too long */ \
+    :: d_step { voter != 0; forget_get() }
+
 #ifdef MEMORY
-    :: d_step { voter != 0 && !fetched && SUM_PROVES && VERSION_PROVES;
-        printf("GET copies from slot %d what was set at %d, whole: %d\n", pointer, header[pointer], whole[pointer]);
-        assert(header[pointer] == vote && whole[pointer]);
-        fetched = true }
-    :: d_step { fetched && agreed; hit(vote) }
+#define GET \
+    ASK(0) COMPARE(1) COMPARE(2) GIVE_UP \
+    :: d_step { voter != 0 && !fetched && SUM_PROVES && VERSION_PROVES; fetch() } \
+    :: d_step { fetched && agreed; hit() }
+#else
+#define GET \
+    ASK(0) ASK(1) ASK(2) COMPARE(0) COMPARE(1) COMPARE(2) COMPARE_RELIC(0) COMPARE_RELIC(1) COMPARE_RELIC(2) GIVE_UP
 #endif
-    od
-}
 
 #endif
 
@@ -517,7 +520,6 @@ inline finish(i) {          /* by ordinary versioned mutations, but START does n
 }
 
 #define CAN_ASK(i, j) (in(PULLERS, i) && !replica[i].down && !replica[j].down)
-#define REST(i) (3 - i - replica[i].asked)
 
 inline first_list(i, j) {
     printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
@@ -584,57 +586,71 @@ inline second_list(i, j) {
 #define PUSH(i)
 #endif
 
-proctype Replica(byte i) {
+/* ---- all that can happen ---- */
+
+#if CLIENT_VERSIONS == 1
+#define RECEIVE_ANY(i) RECEIVE(i, 1)
+#elif CLIENT_VERSIONS == 2
+#define RECEIVE_ANY(i) RECEIVE(i, 1) RECEIVE(i, 2)
+#elif CLIENT_VERSIONS == 3
+#define RECEIVE_ANY(i) RECEIVE(i, 1) RECEIVE(i, 2) RECEIVE(i, 3)
+#elif CLIENT_VERSIONS == 4
+#define RECEIVE_ANY(i) RECEIVE(i, 1) RECEIVE(i, 2) RECEIVE(i, 3) RECEIVE(i, 4)
+#else
+#define RECEIVE_ANY(i) RECEIVE(i, 1) RECEIVE(i, 2) RECEIVE(i, 3) RECEIVE(i, 4) RECEIVE(i, 5)
+#endif
+
+#define DROP(i) \
+    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && (replica[i].stored != 0 || replica[i].tomb != 0); drop(i) }
+
+#ifdef OTHER_KEYS           /* a key that is not modelled is dropped */
+#define DROP_OTHER(i) \
+    :: d_step { in(DROPPERS, i) && !replica[i].down && replica[i].summary < highest; replica[i].summary++ }
+#else
+#define DROP_OTHER(i)
+#endif
+
+#if CRASHES
+#define FAIL(i) \
+    :: d_step { crashes < CRASHES && in(FRAGILE, i) && !replica[i].down && STEADY; crash(i) } \
+    :: d_step { replica[i].down; restart(i) }
+#else
+#define FAIL(i)
+#endif
+
+#if PULLERS
+#define ASK_FIRST(i, j) \
+    :: d_step { CAN_ASK(i, j) && !FENCED(i, j); raise_fence(i, j) } \
+    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 0; first_list(i, j) } \
+    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 1 && replica[i].asked != j; second_list(i, j) }
+#define PULL(i) \
+    ASK_FIRST(i, LEFT(i)) \
+    ASK_FIRST(i, RIGHT(i)) \
+    :: d_step { replica[i].stage == 1; rest(i) } \
+    :: d_step { replica[i].stage == 2; finish(i) }
+#else
+#define PULL(i)
+#endif
+
+#define REPLICA(i) RECEIVE_ANY(i) DROP(i) DROP_OTHER(i) FAIL(i) PULL(i) PUSH(i)
+
+active proctype Cell() {
+#ifdef STOCKED              /* version 1 is everywhere */
+    d_step {
+        replica[0].stored = 1; replica[1].stored = 1; replica[2].stored = 1;
+        mutation[1].kind = SET; mutation[1].acks = EVERY; done = 1; highest = 1
+    }
+#endif
 end:
     do
-    RECEIVE(i, 1)
-#if CLIENT_VERSIONS >= 2
-    RECEIVE(i, 2)
-#endif
-#if CLIENT_VERSIONS >= 3
-    RECEIVE(i, 3)
-#endif
-#if CLIENT_VERSIONS >= 4
-    RECEIVE(i, 4)
-#endif
-#if CLIENT_VERSIONS >= 5
-    RECEIVE(i, 5)
-#endif
+    REPLICA(0)
+    REPLICA(1)
+    REPLICA(2)
+    GET
 #ifdef MEMORY
-    :: d_step { BUSY(i); end_set() }
-    :: d_step { i == 0 && !BUSY(i) && FREE(0); reuse(0) }
-    :: d_step { i == 0 && !BUSY(i) && FREE(1); reuse(1) }
+    :: d_step { BUSY(0); end_set() }
+    :: d_step { !BUSY(0) && FREE(0); reuse(0) }
+    :: d_step { !BUSY(0) && FREE(1); reuse(1) }
 #endif
-#if DROPPERS
-    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && (replica[i].stored != 0 || replica[i].tomb != 0); drop(i) }
-#endif
-#ifdef OTHER_KEYS           /* a key that is not modelled is dropped */
-    :: d_step { in(DROPPERS, i) && !replica[i].down && replica[i].summary < highest; replica[i].summary++ }
-#endif
-#if CRASHES
-    :: d_step { crashes < CRASHES && in(FRAGILE, i) && !replica[i].down && STEADY; crash(i) }
-    :: d_step { replica[i].down; restart(i) }
-#endif
-#if PULLERS
-    :: d_step { CAN_ASK(i, LEFT(i)) && !FENCED(i, LEFT(i)); raise_fence(i, LEFT(i)) }
-    :: d_step { CAN_ASK(i, RIGHT(i)) && !FENCED(i, RIGHT(i)); raise_fence(i, RIGHT(i)) }
-    :: d_step { replica[i].stage == 0 && CAN_ASK(i, LEFT(i)) && FENCED(i, LEFT(i)); first_list(i, LEFT(i)) }
-    :: d_step { replica[i].stage == 0 && CAN_ASK(i, RIGHT(i)) && FENCED(i, RIGHT(i)); first_list(i, RIGHT(i)) }
-    :: d_step { replica[i].stage == 1 && CAN_ASK(i, REST(i)) && FENCED(i, REST(i)); second_list(i, REST(i)) }
-    :: d_step { replica[i].stage == 1; rest(i) }
-    :: d_step { replica[i].stage == 2; finish(i) }
-#endif
-    PUSH(i)
     od
-}
-
-init {
-    atomic {
-#ifdef STOCKED              /* version 1 is everywhere */
-        replica[0].stored = 1; replica[1].stored = 1; replica[2].stored = 1;
-        mutation[1].kind = SET; mutation[1].acks = EVERY; done = 1; highest = 1;
-#endif
-        run Replica(0); run Replica(1); run Replica(2);
-        run Get()
-    }
 }

@@ -11,7 +11,7 @@ b'sku-1' b'9.99'
 """
 
 from . import errors
-from .config import ConsumerConfig, ProducerConfig, Retention, StreamConfig, WorldConfig
+from .config import CacheClientConfig, CacheConfig, ConsumerConfig, ProducerConfig, Retention, StreamConfig, WorldConfig
 from .errors import TailraceError
 from .native import Message
 from .node.world import World
@@ -22,6 +22,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "CacheClientConfig",
+    "CacheConfig",
     "Consumer",
     "ConsumerConfig",
     "Message",

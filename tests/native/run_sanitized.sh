@@ -32,7 +32,7 @@ build() {
     mkdir "$copy"
     cp -r "$root/src" "$root/tests" "$root/docs" "$root/setup.py" "$root/pyproject.toml" "$root/README.md" "$copy"
     cd "$copy"
-    rm -f src/tailrace/native/_c*.c src/tailrace/native/_c*.so # else older ones may pass for newer
+    rm -f src/tailrace/native/_*.c src/tailrace/native/*.so # else older ones may pass for newer
     if [ "$(basename "$copy")" = tight ]; then
         cp tests/native/tight_blocks.c src/tailrace/native/blocks.c
     fi

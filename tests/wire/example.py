@@ -1,6 +1,6 @@
 """A backend that is small enough to see through: it keeps what it was told, and can be made to hold calls back.
 
-Run as a program it serves at the given address, says where, and holds mutations whose frame is b"hold".
+Run as a program it serves at the given address, says where, and holds mutations whose frame is b"hold", and lists.
 """
 
 import sys
@@ -40,6 +40,7 @@ class ExampleBackend:
         self.streams_open = 0
         self.problem: Exception | None = None
         self.list_ends_at = len(RECORDS)
+        self.list_holds = False  # after its first part
 
     def attach(self, client: str, wants_engine: bool) -> AttachReply:
         return AttachReply(
@@ -56,7 +57,7 @@ class ExampleBackend:
 
     def mutate(self, instance: int, config_id: int, frame: memoryview) -> MutateReply:
         self.mutated.append(bytes(frame))
-        if frame == b"hold":
+        if bytes(frame) == b"hold":
             self.reached.set()
             self.go_on.wait()
         if self.problem is not None:
@@ -80,6 +81,8 @@ class ExampleBackend:
         self.streams_open += 1
         try:
             for at in range(0, self.list_ends_at, 1 << 16):
+                if at > 0 and self.list_holds:
+                    self.go_on.wait()
                 if self.problem is not None:
                     raise self.problem
                 yield ListPart(
@@ -106,6 +109,7 @@ class ExampleBackend:
 
 if __name__ == "__main__":
     backend = ExampleBackend()
+    backend.list_holds = True
     with serve(backend, [sys.argv[1]]) as server:
         print(server.addresses[0], flush=True)
         backend.reached.wait()

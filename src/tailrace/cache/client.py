@@ -7,6 +7,7 @@ Mutations go to every backend that has a copy, and are done when a quorum has ta
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -220,25 +221,22 @@ class Cache:
         versions: list[Version] = []
         left = list(range(len(keys)))
         for attempt in range(1 + _STALE_RETRIES):
-            first = self._nominate(len(keys))
-            chosen = len(left) < len(keys)
-            frames = pack(
-                kind,
-                [keys[i] for i in left] if chosen else keys,
-                values if values is None or not chosen else [values[i] for i in left],
+            first = self._nominate(len(left))
+            batch = _Batch(
+                keys if len(left) == len(keys) else [keys[i] for i in left],
+                values if values is None or len(left) == len(keys) else [values[i] for i in left],
                 first,
-                expected if expected is None or not chosen else [expected[i] for i in left],
+                expected if expected is None or len(left) == len(keys) else [expected[i] for i in left],
                 expiry_s,
-                config.backends,
-                config.copies,
             )
-            clock_us, client, sequence = first
-            nominated = [Version(clock_us, client, sequence + i) for i in range(len(left))]
-            versions = nominated if not chosen else versions
-            if chosen:
+            nominated = [Version(first.clock_us, first.client, first.sequence + i) for i in range(len(left))]
+            if len(left) == len(keys):
+                versions = nominated
+            else:
                 for i, version in zip(left, nominated, strict=True):
                     versions[i] = version
-            tallies, floor = self._post.send(frames, len(left), deadline_at)
+            send = self._send_by_home if kind == KIND_CAS else self._send
+            tallies, floor = send(kind, batch, deadline_at)
             if tallies is None:
                 return versions
             self._observe(floor)
@@ -250,6 +248,57 @@ class Cache:
             if not left:
                 return versions
         raise AssertionError("the last attempt either returns or raises")
+
+    def _send(
+        self, kind: int, batch: "_Batch", deadline_at: float, first_copy: int = 0, copies: int | None = None
+    ) -> tuple[list[Tally] | None, Version]:
+        config = self.settings
+        frames = pack(
+            kind,
+            batch.keys,
+            batch.values,
+            batch.first,
+            batch.expected if kind == KIND_CAS else None,
+            batch.expiry_s,
+            config.backends,
+            config.copies if copies is None else copies,
+            first_copy,
+        )
+        return self._post.send(frames, len(batch.keys), deadline_at)
+
+    def _send_by_home(self, kind: int, batch: "_Batch", deadline_at: float) -> tuple[list[Tally] | None, Version]:
+        """Compare-and-set: a key's home decides, and the others take what it decided. Were all asked at once, two
+        clients could each win a part of them. Only while the home is away the others decide, both of them."""
+        homes, floor = self._send(kind, batch, deadline_at, copies=1)
+        if self.settings.copies == 1:
+            return homes, floor
+        if homes is None:
+            rest, _ = self._send(KIND_SET, batch, deadline_at, first_copy=1)
+            if rest is None:
+                return None, floor
+            for tally in rest:
+                tally.follow_home()
+            return rest, floor
+        tallies = []
+        for i, home in enumerate(homes):
+            one = batch.one(i)
+            verdict = home.verdict_of_home()
+            if verdict is Verdict.DONE or verdict is Verdict.UNREACHABLE:
+                away = verdict is Verdict.UNREACHABLE
+                rest, above = self._send(kind if away else KIND_SET, one, deadline_at, first_copy=1)
+                tally = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum)
+                if rest is None:
+                    tally.applied = self.settings.copies - 1
+                if away:
+                    tally.silent += 1
+                    floor = max(floor, above)
+                else:
+                    tally.follow_home()
+                tallies.append(tally)
+            else:
+                home.refuse(verdict)
+                tallies.append(home)
+        return tallies, floor
 
     def _nominate(self, count: int) -> Version:
         with self._nominating:
@@ -370,6 +419,26 @@ class Cache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Mutations of many keys: the first one's version; those of the others follow in its sequence."""
+
+    keys: list[bytes]
+    values: list[bytes] | None
+    first: Version
+    expected: list[tuple[int, int, int]] | None
+    expiry_s: int
+
+    def one(self, number: int) -> "_Batch":
+        return _Batch(
+            self.keys[number : number + 1],
+            None if self.values is None else self.values[number : number + 1],
+            self.first._replace(sequence=self.first.sequence + number),
+            None if self.expected is None else self.expected[number : number + 1],
+            self.expiry_s,
+        )
 
 
 class _Mismatch(CacheRefused):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..config import CacheConfig
 from ..env import Clock
 from ..errors import DeadlineExceeded, TailraceError, WireRefused
 from ..native.cell import Outcome
@@ -46,6 +47,9 @@ class Post:
 
     def send(self, frames: Sequence[Frame], keys: int, deadline_at_s: float) -> tuple[list[Tally] | None, Version]:
         """A tally for each key, and the highest version that stood in the way. No tallies: everybody took all."""
+        return _count(frames, self._carry(frames, deadline_at_s), keys, self._ways.record.config)
+
+    def _carry(self, frames: Sequence[Frame], deadline_at_s: float) -> list[Answer | None]:
         answers: list[Answer | None] = [None] * len(frames)
         couriered: list[int] = []
         called: list[int] = []
@@ -65,8 +69,7 @@ class Post:
             self._idle.append(out)
         if called:
             self._call(frames, called, answers, deadline_at_s)
-        config = self._ways.record.config
-        return _count(frames, answers, keys, config.copies, config.quorum)
+        return answers
 
     # ---- by engine
 
@@ -158,7 +161,7 @@ def _tried(call: Callable[[], MutateReply]) -> Answer:
 
 
 def _count(
-    frames: Sequence[Frame], answers: Sequence[Answer | None], keys: int, copies: int, quorum: int
+    frames: Sequence[Frame], answers: Sequence[Answer | None], keys: int, config: CacheConfig
 ) -> tuple[list[Tally] | None, Version]:
     if all(
         isinstance(answer, MutateReply)
@@ -167,7 +170,7 @@ def _count(
         for (_, _, numbers), answer in zip(frames, answers, strict=True)
     ):
         return None, NOTHING
-    tallies = [Tally(copies, quorum) for _ in range(keys)]
+    tallies = [Tally(config.copies, config.quorum) for _ in range(keys)]
     floor = NOTHING
     for (_, _, numbers), answer in zip(frames, answers, strict=True):
         if isinstance(answer, MutateReply) and len(answer.outcomes) == len(numbers):

@@ -23,7 +23,8 @@ def pack(
     expiry_s: int,
     backends: int,
     copies: int,
-    frame_bytes_max: int = 524288,
+    first_copy: int = 0,
+    frame_bytes_max: int = 65536,
 ) -> list[tuple[int, bytes, list[int]]]: ...
 
 class Delivery(IntEnum):

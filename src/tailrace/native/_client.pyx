@@ -569,8 +569,9 @@ cdef class Couriers:
 
 
 def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,
-         uint32_t copies, uint64_t frame_bytes_max=524288):
-    """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])].
+         uint32_t copies, uint32_t first_copy=0, uint64_t frame_bytes_max=65536):
+    """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])]; without the first copies,
+    of which a key's home is one, if some are to be left out.
 
     Key number i gets the version (clock, client, sequence + i). `values` is a list of bytes, or None to erase;
     `expected` is a list of versions, for compare-and-set.
@@ -598,7 +599,7 @@ def pack(int kind, list keys not None, values, version, expected, uint32_t expir
                 raise ValueError(f"a value of {len(value)} bytes")
         slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
         backend = tr_home_of(tr_key_hash_of(slice), backends)
-        for copy in range(copies):
+        for copy in range(first_copy, copies):
             (<list> groups[(backend + copy) % backends]).append(i)
     memset(&header, 0, sizeof(header))
     header.kind, header.expiry_s = kind, expiry_s

@@ -41,6 +41,7 @@ CASES = [
     *(Case("set", size, value_bytes, _SET_BATCH) for size, value_bytes in _SIZES.items()),
 ]
 _FINALISTS = 2
+_OTHERS_MAX = 0.1
 _OTHERS = Figure("others_cpu_share", "share", "CPU time that others on this machine, or its host, took meanwhile")
 
 
@@ -69,6 +70,11 @@ def run(repeats: int = 5, progress: Progress = lambda line: None, quick: bool = 
         told = contest.told()
     settings = {"keys": amounts.keys, "quick": quick}
     measured = result(list(runs[0]), [{figure.name: run[figure] for figure in run} for run in runs], settings)
+    if (others := measured["summary"][_OTHERS.name]) > _OTHERS_MAX:
+        progress(
+            f"others took {others:.0%} of this machine meanwhile: figures are low, and ratios blurred, "
+            "most of all with systems that need two cores; run it again when it is quiet"
+        )
     return {
         **measured,
         "missing": contest.missing,

@@ -32,9 +32,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    count: int = 5
-    seconds: float = 0.05
-    calls_timed: int = 150  # after each slice, one by one, for the quantiles
+    count: int = 10
+    seconds: float = 0.025  # short, so that some find the machine undisturbed
+    calls_timed: int = 75  # after each slice, one by one, for the quantiles
 
 
 @dataclass(slots=True)

@@ -1,0 +1,8 @@
+import pytest
+
+from .cohorts import Gate
+
+
+@pytest.fixture
+def gate():
+    return Gate
