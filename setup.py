@@ -7,7 +7,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE_C = ["blocks", "checksum", "hash", "records"]
-SHARED_C = ["checksum", "hash", "cell_hash", "cell_probe", "cell_view"]
+SHARED_C = ["checksum", "hash", "cell_hash", "cell_probe", "cell_sum", "cell_view"]
 CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", "cell_ghosts", "cell_index"]
 CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]
 ENGINE_C = [*SHARED_C, "cell_answer", "cell_engine", "cell_link", "cell_mutation", "cell_tickets"]

@@ -2,7 +2,7 @@
  *
  * Invariants, checked in every state:
  *   a hit returns a version no lower than any that had completed, or that another GET had returned, when it began;
- *   a mutation completes only if its version is above all that had completed when it began;
+ *   a mutation that nobody had applied when a higher version completed does not complete;
  *   a CAS that anyone can see had nothing between the version that it expected and its own.
  * Keys do not touch each other, except that they share a replica's summary, start and fence.
  *
@@ -35,6 +35,7 @@
 #define BROKEN_NO_START
 #define BROKEN_NO_FENCE
 #define BROKEN_CAS_SPREADS
+#define INSTANCES
 #endif
 
 #define SET 1
@@ -59,7 +60,7 @@ typedef Mutation {
 }
 Mutation mutation[VERSIONS + 1];
 #define EVERY 7                 /* completed; or lower than one that did, so that it matters no more whether it completes */
-#define LATE 8                  /* it had not begun when a higher version completed */
+#define LATE 8                  /* nobody had applied it when a higher version completed */
 
 typedef Backend {
     unsigned down : 1;          /* its memory can still be read, until its successor revokes it */
@@ -86,7 +87,7 @@ byte voter;                 /* whose index entry it has, plus 1; 0: it has none 
 byte vote;                  /* the version in that entry */
 bool outdated;              /* a hit would be wrong: a higher version was done when it began */
 
-byte low;                   /* for loops within a step */
+byte low;                   /* used within a step only, like the next */
 byte between;
 
 #ifdef INSTANCES            /* a restarted replica refuses what was meant for its predecessor */
@@ -220,7 +221,7 @@ inline hit() {
     printf("GET returns the value that was set at version %d; it must not be older than %d\n", vote, done);
     assert(!outdated);
     assert(mutation[vote].kind != ERASE);
-    HAPPENS(1, crashes == CRASHES && replica[voter - 1].start >= vote);     /* a hit on what a restarted replica got back */
+    HAPPENS(1, replica[voter - 1].stored == vote && replica[voter - 1].start >= vote);  /* on what a restarted replica got back */
 #if !defined(PUSH_REPAIR) && !defined(COMPLETED_ONLY)
     settle(vote);
 #endif
@@ -328,12 +329,19 @@ inline fetch() {
 #define OPEN(i, v) (!replica[i].down && !BUSY(i) && (v) > GATE(i) && MEANT(i, v))
 #define MAY_BE(v, what) ((KINDS & what) && (mutation[v].kind == 0 || mutation[v].kind == what))
 #define TAKES(i, v, what) (OPEN(i, v) && MAY_BE(v, what) && (v) > FLOOR(i))
+#ifdef BROKEN_CAS_BY_HOME   /* replica 0 alone compares, and what it took is then set at the others */
+#define FITS(i, v) (replica[i].stored == 1 || (i != 0 && in(mutation[v].acks, 0)))
+#else
+#define FITS(i, v) (replica[i].stored == 1)
+#endif
 /* A repair was faster than the message. Calling this applied makes more mutations complete, so more must hold. */
 #define THERE(i, v) (((mutation[v].kind == ERASE) -> replica[i].tomb : replica[i].stored) == (v))
 
 /* A summary at or below the version beside it says nothing: forgetting it makes fewer states. */
 inline note(i, v) {
+#ifndef LIST_IN_PARTS
     replica[i].summary = ((replica[i].summary > (v)) -> replica[i].summary : 0);
+#endif
 #ifdef OTHER_KEYS
     highest = top(highest, v);
 #elif CRASHES
@@ -341,7 +349,13 @@ inline note(i, v) {
 #endif
 }
 
-inline store(i, v) { replica[i].stored = v; replica[i].tomb = 0; note(i, v) }
+inline store(i, v) {
+    replica[i].stored = v;
+#if !defined(LIST_IN_PARTS) || defined(BROKEN_SET_DROPS_TOMBSTONE)
+    replica[i].tomb = 0;    /* the version beside it is higher. But who lists keys first would see neither */
+#endif
+    note(i, v)
+}
 
 inline erase(i, v) { replica[i].stored = 0; replica[i].tomb = v; note(i, v) }
 
@@ -401,24 +415,23 @@ inline reuse(where) {
 #define RECEIVE(i, v) \
     RECEIVE_SET(i, v) \
     :: d_step { TAKES(i, v, ERASE); apply_erase(i, v) } \
-    :: d_step { TAKES(i, v, CAS) && replica[i].stored == 1; apply_cas(i, v) } \
+    :: d_step { TAKES(i, v, CAS) && FITS(i, v); apply_cas(i, v) } \
     :: d_step { OPEN(i, v) && THERE(i, v) && !in(mutation[v].acks, i); confirm(i, v) }
 
-inline drop(i) {            /* eviction, or a tombstone leaves its cache */
-    if
-    :: replica[i].stored != 0 ->
-        printf("replica %d evicts %d\n", i, replica[i].stored);
+inline evict(i) {
+    printf("replica %d evicts %d\n", i, replica[i].stored);
 #ifndef BROKEN_EVICTION_LEAVES_NO_SUMMARY
-        replica[i].summary = top(replica[i].summary, replica[i].stored);
+    replica[i].summary = top(replica[i].summary, replica[i].stored);
 #endif
-        replica[i].stored = 0
-    :: else ->
-        printf("replica %d drops tombstone %d\n", i, replica[i].tomb);
+    replica[i].stored = 0
+}
+
+inline overflow(i) {        /* a tombstone leaves its cache */
+    printf("replica %d drops tombstone %d\n", i, replica[i].tomb);
 #ifndef BROKEN_TOMBSTONE_LEAVES_NO_SUMMARY
-        replica[i].summary = top(replica[i].summary, replica[i].tomb);
+    replica[i].summary = top(replica[i].summary, replica[i].tomb);
 #endif
-        replica[i].tomb = 0
-    fi
+    replica[i].tomb = 0
 }
 
 inline rest(i) { replica[i].stage = 0; replica[i].asked = 0; replica[i].version_seen = 0; replica[i].tomb_seen = 0; replica[i].summary_seen = 0 }
@@ -453,7 +466,11 @@ inline restart(i) {
 #endif
     replica[i].down = false; replica[i].stored = 0;
 #ifndef BROKEN_NO_START
+#ifdef BROKEN_CLOCK
+    replica[i].start = ((highest > 0) -> highest - 1 : 0);
+#else
     replica[i].start = highest;
+#endif
 #endif
     note(i, 0);
 #ifdef REPAIR_BEFORE_NEXT_CRASH
@@ -531,6 +548,18 @@ inline first_list(i, j) {
 #endif
 }
 
+inline half_list(i, j) {    /* keys first, tombstones and summary later */
+    printf("replica %d lists %d: stored %d\n", i, j, replica[j].stored);
+    replica[i].stage = 3; replica[i].asked = j; replica[i].version_seen = replica[j].stored
+}
+
+inline other_half(i, j) {
+    printf("replica %d lists %d: tombstone %d, summary %d\n", i, j, replica[j].tomb, LISTED_SUMMARY(j));
+    replica[i].stage = 1;
+    replica[i].tomb_seen = replica[j].tomb;
+    replica[i].summary_seen = ((replica[i].version_seen != 0) -> 0 : LISTED_SUMMARY(j))
+}
+
 inline second_list(i, j) {
     printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
     low = top(replica[i].version_seen, replica[j].stored);
@@ -601,7 +630,8 @@ inline second_list(i, j) {
 #endif
 
 #define DROP(i) \
-    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && (replica[i].stored != 0 || replica[i].tomb != 0); drop(i) }
+    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && replica[i].stored != 0; evict(i) } \
+    :: d_step { in(DROPPERS, i) && !replica[i].down && !BUSY(i) && replica[i].tomb != 0; overflow(i) }
 
 #ifdef OTHER_KEYS           /* a key that is not modelled is dropped */
 #define DROP_OTHER(i) \
@@ -619,13 +649,21 @@ inline second_list(i, j) {
 #endif
 
 #if PULLERS
-#define ASK_FIRST(i, j) \
+#ifdef LIST_IN_PARTS
+#define ASK_ONE(i, j) \
+    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 0; half_list(i, j) } \
+    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 3 && replica[i].asked == j; other_half(i, j) }
+#else
+#define ASK_ONE(i, j) \
+    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 0; first_list(i, j) }
+#endif
+#define ASK_OTHER(i, j) \
     :: d_step { CAN_ASK(i, j) && !FENCED(i, j); raise_fence(i, j) } \
-    :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 0; first_list(i, j) } \
+    ASK_ONE(i, j) \
     :: d_step { CAN_ASK(i, j) && FENCED(i, j) && replica[i].stage == 1 && replica[i].asked != j; second_list(i, j) }
 #define PULL(i) \
-    ASK_FIRST(i, LEFT(i)) \
-    ASK_FIRST(i, RIGHT(i)) \
+    ASK_OTHER(i, LEFT(i)) \
+    ASK_OTHER(i, RIGHT(i)) \
     :: d_step { replica[i].stage == 1; rest(i) } \
     :: d_step { replica[i].stage == 2; finish(i) }
 #else

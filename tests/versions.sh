@@ -30,8 +30,13 @@ for version in 3.11 3.12 3.13; do
         printf 'sku-1\t9.99\n' | "$version/bin/tailrace" produce prices --key-separator '\t' --world "world-$version"
         "$version/bin/tailrace" consume prices --format raw --world "world-$version" | grep -qx 9.99
         "$version/bin/tailrace" verify --world "world-$version"
+        "$version/bin/python" -c 'import sys, tailrace
+with tailrace.open(sys.argv[1]) as world:
+    cache = world.cache("c", mode="R=3.2", backends=3)
+    cache.set(b"k", b"v")
+    assert cache.get(b"k") == b"v"' "world-$version"
     )
-    echo "python$version: installed, produced, consumed, verified"
+    echo "python$version: installed, produced, consumed, verified, cached"
     found=$((found + 1))
 done
 [ "$found" -gt 0 ] || { echo "none of python3.11, python3.12 and python3.13 is here"; exit 1; }

@@ -127,10 +127,12 @@ def test_a_frozen_server_is_given_up_at_the_deadline(address: str) -> None:
 
 def test_a_half_open_connection_is_noticed_before_a_long_deadline(address: str) -> None:
     with process(address) as (child, where), BackendPeer(where, keepalive_s=0.5) as peer:
-        peer.stats()
+        assert child.stdout is not None
+        held = peer.mutate_async(INSTANCE, 0, b"hold", deadline_s=200)
+        assert child.stdout.readline() == "reached\n"
         child.send_signal(signal.SIGSTOP)
         with pytest.raises(Unreachable) as gone:
-            peer.mutate(INSTANCE, 0, b"f", deadline_s=200)
+            held.result()
         assert gone.value.took_effect is None
 
 

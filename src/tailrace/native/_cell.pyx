@@ -38,6 +38,9 @@ cdef extern from "cell.h":
     tr_key_hash tr_key_hash_of(tr_slice key) nogil
     void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask)
 
+cdef extern from "cell_sum.h":
+    void tr_sum_plainly(int plainly)
+
 cdef extern from "cell_recency.h":
     ctypedef enum tr_policy:
         TR_LRM, TR_LRU, TR_ARC
@@ -209,6 +212,11 @@ def key_hash(key):
 def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFFFFFFFFFFFFFF):
     """Only for tests: keep these bits of every hash in this process. Without arguments, all of them again."""
     tr_key_hash_weaken(low_mask, high_mask)
+
+
+def _sum_plainly(bint plainly=False):
+    """Only for tests: sum and copy without wide instructions. Without an argument, with them again."""
+    tr_sum_plainly(plainly)
 
 
 cdef enum:
@@ -683,7 +691,7 @@ cdef class CellView:
 
     cdef list read(self, tuple keys, uint32_t now_s):
         cdef _Probes asked = _Probes(keys)
-        cdef list result = [None] * len(keys)
+        cdef list result = asked.values
         cdef size_t i
         self.begin()
         try:
@@ -697,8 +705,10 @@ cdef class CellView:
         self.hints = []
         for i in range(asked.count):
             if asked.probes[i].state == TR_PROBE_HIT:
-                result[i] = (asked.values[i], _as_tuple(asked.probes[i].entry.version))
-            elif asked.probes[i].state == TR_PROBE_ASK:
+                result[i] = (result[i], _as_tuple(asked.probes[i].entry.version))
+                continue
+            result[i] = None  # room was made for a value that did not prove itself
+            if asked.probes[i].state == TR_PROBE_ASK:
                 self.hints.append(i)
         return result
 

@@ -187,23 +187,23 @@ static inline void tr_words_write(tr_word *to, const void *from, uint64_t bytes)
 
 static inline int tr_words_equal(const tr_word *words, const void *to, uint64_t bytes) {
     const uint8_t *at = to;
-    while (bytes) {
-        uint64_t here = atomic_load_explicit(words++, memory_order_relaxed), count = bytes < 8 ? bytes : 8;
-        if (memcmp(&here, at, count)) return 0;
-        at += count;
-        bytes -= count;
+    uint64_t differs = 0;
+    for (; bytes >= 8; bytes -= 8, at += 8, words++) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        differs |= word ^ atomic_load_explicit(words, memory_order_relaxed);
     }
-    return 1;
+    if (bytes) {
+        uint64_t here = atomic_load_explicit(words, memory_order_relaxed);
+        differs |= (uint64_t)(memcmp(&here, at, bytes) != 0);
+    }
+    return !differs;
 }
 
 /* ---- what both sides compute alike */
 
 tr_key_hash tr_key_hash_of(tr_slice key);
 uint32_t tr_head_sum(const tr_cell_head *head);
-
-/* The sum of a data entry up to its value: where it lies and in whose memory, its header, its key. An entry that was
- * moved, or left by an earlier backend, has another one. */
-uint32_t tr_front_sum(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key);
 
 /* Only for tests: keep just these bits of every hash of this process, so that keys collide. All ones to end it. */
 void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask);

@@ -275,12 +275,26 @@ static int brings_data(const look *with, const tr_key *key, uint32_t copy) {
     return 1;
 }
 
+/* Nobody will ask for this value: its key is decided otherwise, or another replica's copy of it is kept already. */
+static int is_spare(const tr_client *client, uint32_t number, const tr_probe *probe) {
+    const tr_key *key = &client->keys[number];
+    if (key->state != TR_KEY_OPEN) return key->state != TR_KEY_READY || probe != probe_of(client, key, key->chosen);
+    for (uint32_t copy = 0; client->stashed[number] && copy < client->copies; copy++)
+        if (probe_of(client, key, copy)->data == client->stashed[number]) return 1;
+    return 0;
+}
+
 /* A link's buffer is its own at the next question: values that wait in it move out. */
 static void stash_values(tr_client *client, uint32_t b) {
     for (uint32_t i = client->begin[b]; i < client->begin[b + 1]; i++) {
         tr_probe *probe = &client->probes[i];
         uint32_t number = client->owners[i];
         if (probe->state != TR_PROBE_HIT || !probe->data || client->stashed[number] == probe->data) continue;
+        if (is_spare(client, number, probe)) {
+            probe->state = TR_PROBE_FOUND; /* its word still counts */
+            probe->data = NULL;
+            continue;
+        }
         uint8_t *copy = malloc(probe->value_bytes + 1);
         if (!copy) { /* then it is asked for again */
             probe->state = TR_PROBE_UNSETTLED;
@@ -425,6 +439,7 @@ static int vote(look *with, tr_key *key) {
             settle(client, key, TR_KEY_READY, key->chosen);
             return DECIDED;
         }
+        if (probe->state == TR_PROBE_ASK) return decide(client, key, TR_KEY_ASK);
         start_again(with, key);
         return ASKED;
     }
@@ -546,6 +561,8 @@ size_t tr_client_take(tr_client *client) {
         } else if (key->state == TR_KEY_TAKE) {
             if (probe->state == TR_PROBE_HIT) {
                 key->state = TR_KEY_HIT;
+            } else if (probe->state == TR_PROBE_ASK) { /* they agreed on another key with our hash: ours is chained */
+                settle(client, key, TR_KEY_ASK, -1);
             } else { /* changed while it was copied: everyone is asked again */
                 reopen(client, key);
                 open += key->state == TR_KEY_OPEN;

@@ -316,6 +316,8 @@ static void greet(tr_engine *engine, connection *connection) {
     if (got <= 0) return;
     connection->hello_count += (size_t)got;
     judge(engine, connection);
+    /* The end of the connection may have been announced along with these bytes, and nothing else will be. */
+    if (connection->standing == GREETING && connection->is_readable) make_ready(engine, connection);
 }
 
 /* ---- behind it */

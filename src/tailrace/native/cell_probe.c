@@ -1,14 +1,14 @@
 #include "cell_probe.h"
 
-#include "checksum.h"
+#include "cell_sum.h"
 
 int tr_entry_proves(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw) {
     tr_data_header header;
     memcpy(&header, raw, sizeof header);
     if (!tr_header_agrees(probe, &header)) return 0;
     if (probe->key.count && memcmp(raw + TR_DATA_HEADER_BYTES, probe->key.at, probe->key.count)) return 0;
-    uint32_t front = tr_front_sum(head->instance, probe->entry.offset, &header, probe->key);
-    return header.sum == tr_crc32c(front, raw + tr_probe_value_at(probe), probe->value_bytes);
+    return header.sum == tr_entry_sum(head->instance, probe->entry.offset, &header, probe->key,
+                                      raw + tr_probe_value_at(probe));
 }
 
 int tr_entry_foreign(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw) {

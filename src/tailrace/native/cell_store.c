@@ -14,7 +14,7 @@
 #include "cell_folder.h"
 #include "cell_index.h"
 #include "cell_slab.h"
-#include "checksum.h"
+#include "cell_sum.h"
 
 enum {
     WATERMARK_PERCENT = 80, /* collecting begins here, so that a burst still finds room */
@@ -77,7 +77,7 @@ static void write_data(tr_cell *cell, uint64_t offset, tr_slice key, tr_slice va
     static const uint8_t zeros[8];
     tr_data_header header = {.key_bytes = (uint32_t)key.count, .value_bytes = (uint32_t)value.count,
                              .expiry_s = expiry_s, .version = version};
-    header.sum = tr_crc32c(tr_front_sum(cell->head.instance, offset, &header, key), value.at, value.count);
+    header.sum = tr_entry_sum(cell->head.instance, offset, &header, key, value.at);
     tr_word *to = cell->data + offset / 8;
     /* The slot's former entry left the index before. Whoever sees a word written below, and fences, sees that too. */
     atomic_thread_fence(memory_order_release);

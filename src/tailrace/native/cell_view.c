@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checksum.h"
+#include "cell_sum.h"
 
 enum {
     ROUNDS = 64,       /* of one probe. A change takes a writer well under a microsecond, unless it was stopped in it */
@@ -147,9 +147,12 @@ static glance look_at(const tr_word *words, tr_key_hash hash, uint64_t *counter)
     glance seen = {.has = 0};
     *counter = atomic_load_explicit(words, memory_order_acquire);
     seen.config_id = atomic_load_explicit(words + 1, memory_order_relaxed);
-    for (int i = 0; i < TR_BUCKET_ENTRIES && !seen.has; i++) {
-        if (atomic_load_explicit(words + TR_HIGH_WORD + i, memory_order_relaxed) != hash.high) continue;
-        tr_words_read(&seen.place, words + TR_PLACE_WORD + i * TR_PLACE_WORDS, sizeof seen.place);
+    uint32_t alike = 0; /* all six without a branch: which one it is cannot be foretold */
+    for (int i = 0; i < TR_BUCKET_ENTRIES; i++)
+        alike |= (uint32_t)(atomic_load_explicit(words + TR_HIGH_WORD + i, memory_order_relaxed) == hash.high) << i;
+    for (; alike && !seen.has; alike &= alike - 1) {
+        const tr_word *place = words + TR_PLACE_WORD + __builtin_ctz(alike) * TR_PLACE_WORDS;
+        tr_words_read(&seen.place, place, sizeof seen.place);
         seen.has = seen.place.size && seen.place.low == (uint32_t)hash.low;
     }
     atomic_thread_fence(memory_order_acquire);
@@ -273,7 +276,7 @@ void tr_view_locate(tr_view *view, tr_probe *probes, size_t count, uint32_t now_
 /* ---- copying */
 
 int tr_view_copy(tr_view *view, tr_key_hash hash, const tr_index_entry *entry, tr_sight *sight, uint8_t *to) {
-    tr_words_read(to, view->data + entry->offset / 8, entry->size);
+    tr_copy_out(to, view->data + entry->offset / 8, entry->size);
     if (unchanged(view, hash, sight) || last_round(sight)) return 1;
     torn(view, sight);
     return 0;
@@ -287,9 +290,8 @@ static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
     int valid = same_key && tr_header_agrees(probe, &header);
     if (valid) {
         /* The sum is taken over what we have: our key, our copies. Memory may change behind them as it likes. */
-        tr_words_read(to, words + tr_probe_value_at(probe) / 8, probe->value_bytes);
-        uint32_t front = tr_front_sum(view->head.instance, probe->entry.offset, &header, probe->key);
-        valid = header.sum == tr_crc32c(front, to, probe->value_bytes);
+        valid = header.sum == tr_entry_sum_copied(view->head.instance, probe->entry.offset, &header, probe->key, to,
+                                                  words + tr_probe_value_at(probe) / 8);
     }
     if (valid && (unchanged(view, probe->hash, &probe->sight) || last_round(&probe->sight)))
         probe->state = TR_PROBE_HIT;

@@ -1,5 +1,6 @@
 """A cell as a dictionary with versions: what may be told from outside, and nothing about memory."""
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -16,6 +17,28 @@ SEED_HIGH = 0x5441494C52414345
 def key_hash(key: bytes, low_mask: int = FULL, high_mask: int = FULL) -> bytes:
     low, high = xxhash.xxh64_intdigest(key, 0) & low_mask, xxhash.xxh64_intdigest(key, SEED_HIGH) & high_mask
     return low.to_bytes(8, "little") + high.to_bytes(8, "little")
+
+
+def filled(part: bytes) -> bytes:
+    return part + bytes(-len(part) % 64)
+
+
+def entry_sum(instance: int, offset: int, entry: bytes) -> int:
+    """Of a whole data entry. Numbers are of 64 bits throughout."""
+    key_bytes, value_bytes = struct.unpack_from("<II", entry, 4)
+    key, value = entry[32 : 32 + key_bytes], entry[32 + (key_bytes + 7) // 8 * 8 :]
+    assert len(value) == value_bytes
+    run = filled(struct.pack("<QQ", instance, offset) + entry[4:32]) + filled(key) + filled(value)
+    totals = [0] * 8
+    for number, word in enumerate(struct.unpack(f"<{len(run) // 8}Q", run)):
+        keyed = word ^ ((number + 1) * 0x9E3779B97F4A7C15 & FULL)
+        totals[number % 8] += (keyed & 0xFFFFFFFF) * (keyed >> 32)
+        totals[number % 8 ^ 1] += word
+    mixed = 0
+    for total in totals:
+        mixed = (mixed ^ (total & FULL)) * 0xD6E8FEB86659FD93 & FULL
+        mixed ^= mixed >> 29
+    return (mixed ^ mixed >> 32) & 0xFFFFFFFF
 
 
 class Cell:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.native import crc32c
-from tailrace.native._cell import _weaken_hash
+from tailrace.native._cell import _sum_plainly, _weaken_hash
 from tailrace.native.cell import SLAB_BYTES, Cell
 
 from .model import FULL
@@ -37,6 +37,15 @@ def weak_hash(low_mask: int = FULL, high_mask: int = FULL) -> Iterator[None]:
         _weaken_hash()
 
 
+@contextmanager
+def plain_sums() -> Iterator[None]:
+    _sum_plainly(True)
+    try:
+        yield
+    finally:
+        _sum_plainly()
+
+
 def small_cell(path: Path, slabs: int = 16, **more: object) -> Cell:
     settings: dict = {"reserve_bytes": 64 * SLAB_BYTES, "capacity_bytes": slabs * SLAB_BYTES, "buckets": 4} | more
     return Cell(path, **settings)
@@ -51,10 +60,6 @@ def buckets_of(high: int, buckets: int) -> tuple[int, int]:
     first = high * buckets >> 64
     turned = (high << 32 | high >> 32) % 2**64
     return first, (first + 1 + (turned * (buckets - 1) >> 64)) % buckets if buckets > 1 else first
-
-
-def entry_sum(instance: int, offset: int, entry: bytes) -> int:
-    return crc32c(struct.pack("<QQ", instance, offset) + entry[4:])
 
 
 def overwrite(path: Path, at: int, content: bytes) -> None:

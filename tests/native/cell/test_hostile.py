@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tailrace.native.cell import SLAB_BYTES, CellView
 
 from ..strategies import PATIENT
+from .model import entry_sum
 from .places import (
     BUCKET,
     DATA,
@@ -19,7 +20,6 @@ from .places import (
     PLACES,
     UNIT_BYTES,
     buckets_of,
-    entry_sum,
     folder,
     overwrite,
     place_at,

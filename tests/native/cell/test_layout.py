@@ -3,7 +3,9 @@
 import ast
 import os
 import struct
+from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -21,10 +23,10 @@ from .places import (
     PLACES,
     UNIT_BYTES,
     buckets_of,
-    entry_sum,
     folder,
     overwrite,
     place_at,
+    plain_sums,
     small_cell,
     with_true_sum,
 )
@@ -87,7 +89,39 @@ def test_every_byte_of_one_entry():
         header = DATA.unpack_from(data, offset)
         assert header[1:] == (len(key), len(value), 1234, *version)
         assert data[offset + 32 : offset + size] == key + bytes(3) + value
-        assert header[0] == entry_sum(instance, offset, data[offset : offset + size])
+        assert header[0] == model.entry_sum(instance, offset, data[offset : offset + size])
+
+
+def entries_in(path):
+    """(offset, bytes) of each data entry that the index names."""
+    index, data = (path / "index.1").read_bytes(), (path / "data").read_bytes()
+    for at in range(BUCKET.size, len(index), PLACE.size):
+        unit, size = PLACE.unpack_from(index, at)[4:6]
+        if at % 256 >= BUCKET.size and size:
+            yield unit * UNIT_BYTES, data[unit * UNIT_BYTES :][:size]
+
+
+@pytest.mark.parametrize("plainly", [False, True])
+def test_sums_with_and_without_wide_instructions_are_those_of_the_page(plainly):
+    lengths = [*range(70), 127, 128, 129, 1000, 4095, 4096]
+    items = [(b"%d" % value * 30, key, value) for key, value in zip(lengths[::-1], lengths, strict=True)]
+    with folder() as path:
+        with plain_sums() if plainly else nullcontext():
+            cell = small_cell(path, buckets=64)
+            instance = CellView(path).instance_id
+            for name, key, value in items:
+                draw = Random(value)
+                cell.set(name + draw.randbytes(key), draw.randbytes(value), (1 + value, 0, 0))
+        found = list(entries_in(path))
+        assert len(found) == len(items)
+        for offset, entry in found:
+            assert struct.unpack_from("<I", entry)[0] == model.entry_sum(instance, offset, entry)
+        for reading in (nullcontext, plain_sums):
+            with reading():
+                for name, key, value in items:
+                    draw = Random(value)
+                    answer = CellView(path).get(name + draw.randbytes(key), 0)
+                    assert answer == (draw.randbytes(value), (1 + value, 0, 0))
 
 
 def test_a_key_lies_in_its_first_bucket_or_its_second():

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
+from conftest import wait_until
 from tailrace.native.cell import SLAB_BYTES, key_hash
 from tailrace.native.client import TROUBLE_CONFIG, TROUBLE_VIEW, CellClient, replicas_of
 
-from .cohorts import CONFIG, cohort, weak_hashes
+from .cohorts import CONFIG, Gate, cohort, weak_hashes
 
 # ---- keys that share a hash, and buckets that overflow
 
@@ -309,10 +310,8 @@ def test_records_that_nobody_takes_are_bounded():
 # ---- one thread at a time
 
 
-def test_a_second_thread_is_refused_and_the_first_one_is_not_disturbed(gate):
-    from conftest import wait_until
-
-    with cohort(1) as made, gate(made.engine(0)) as silent:
+def test_a_second_thread_is_refused_and_the_first_one_is_not_disturbed():
+    with cohort(1) as made, Gate(made.engine(0)) as silent:
         made.cells[0].set(b"k", b"v", (1, 1, 0))
         client = made.client(1, 1, [silent])
         silent.shut()

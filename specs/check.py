@@ -1,0 +1,355 @@
+"""Check the models of this folder: what must hold holds, and each rule that is taken away is missed.
+
+Invariant: a verdict is given only after a complete search, or for a violated assertion. A search that ran out of memory,
+depth or time is an error, never a verdict. Files are written to a temporary folder only.
+
+    python specs/check.py                     the small checks and all broken protocols, under a minute
+    python specs/check.py --full              the large checks as well: hours, and up to 12 GB
+    python specs/check.py no-fence            only what is named; a broken protocol tells its shortest story
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = Path(__file__).with_name("quorum.pml")
+TOOLS = ("spin", "gcc")
+
+
+class SearchError(Exception):
+    """The search gave no verdict. Its output is in the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    name: str
+    says: str  # what holds; or what goes wrong when the switch is thrown
+    switches: str
+    holds: bool = True
+    memory_mb: int = 1500
+    table_bits: int = 22  # of the hash table: about as many as the states have
+    optimize: str = "-O1"  # compiling takes longer than searching, unless the check is large
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    holds: bool
+    states: int
+    memory_mb: float
+    search_s: float
+    story: list[str]  # the shortest way to a violation, one line a step
+
+
+# One replica that fails, repairs itself, and is replica 0 without loss of generality: the three are alike.
+ONE_CRASH = "PULLERS=1 CRASHES=1 FRAGILE=1"
+BRIEF = f"VERSIONS=2 {ONE_CRASH} COMPLETED_ONLY"
+
+SMALL = [
+    Check(
+        name="race",
+        says="two of three index entries agree when one mutation races with a GET, repairs or not",
+        switches="RACE STOCKED VERSIONS=2 PULLERS=7 DROPPERS=0",
+    ),
+    Check(
+        name="race-first",
+        says="the same for the first mutation of a key",
+        switches="RACE VERSIONS=1 PULLERS=7 DROPPERS=0",
+    ),
+    Check(
+        name="memory",
+        says="what a GET copies from a data slot belongs to the index entry that it read",
+        switches="MEMORY VERSIONS=3",
+    ),
+    Check(
+        name="memory-in-place",
+        says="the same if entries were written over in place",
+        switches="MEMORY VERSIONS=3 IN_PLACE",
+    ),
+    Check(
+        name="mutations",
+        says="hits never go back while four mutations race, evictions and lost tombstones included",
+        switches="VERSIONS=4",
+    ),
+    Check(
+        name="one-crash",
+        says="nor when a replica fails, comes back empty and repairs itself",
+        switches=f"VERSIONS=3 {ONE_CRASH}",
+    ),
+    Check(
+        name="list-in-parts",
+        says="nor when a list is not of one moment: keys first, then tombstones, the summary last",
+        switches=f"VERSIONS=3 {ONE_CRASH} LIST_IN_PARTS DROPPERS=2",
+    ),
+    Check(
+        name="two-crashes",
+        says="nor when two replicas fail, even together",
+        switches="VERSIONS=2 PULLERS=3 CRASHES=2 FRAGILE=3 DROPPERS=1",
+    ),
+    Check(
+        name="cas",
+        says="a CAS that anyone can see had nothing between what it expected and itself, crash and repair included",
+        switches=f"STOCKED VERSIONS=3 KINDS=7 {ONE_CRASH}",
+    ),
+]
+
+BROKEN = [
+    Check(name="read-one", says="a GET believes one replica", switches=f"{BRIEF} BROKEN_READ_ONE", holds=False),
+    Check(
+        name="late-set",
+        says="the floor of a key that is not stored is forgotten",
+        switches=f"{BRIEF} BROKEN_LATE_SET",
+        holds=False,
+    ),
+    Check(
+        name="eviction-without-summary",
+        says="an eviction leaves no trace, as in the paper",
+        switches=f"{BRIEF} BROKEN_EVICTION_LEAVES_NO_SUMMARY",
+        holds=False,
+    ),
+    Check(
+        name="tombstone-without-summary",
+        says="a tombstone that finds no place leaves no trace",
+        switches=f"{BRIEF} BROKEN_TOMBSTONE_LEAVES_NO_SUMMARY",
+        holds=False,
+    ),
+    Check(
+        name="repair-from-one",
+        says="a repair believes one of the other two",
+        switches=f"{BRIEF} BROKEN_REPAIR_FROM_ONE",
+        holds=False,
+    ),
+    Check(
+        name="repair-ignores-summary",
+        says="a repair looks at tombstones only",
+        switches=f"{BRIEF} BROKEN_REPAIR_IGNORES_SUMMARY",
+        holds=False,
+    ),
+    Check(
+        name="set-drops-tombstone",
+        says="keys are listed before tombstones, and a SET between takes the tombstone away",
+        switches=f"VERSIONS=3 {ONE_CRASH} DROPPERS=0 COMPLETED_ONLY LIST_IN_PARTS BROKEN_SET_DROPS_TOMBSTONE",
+        holds=False,
+    ),
+    Check(
+        name="no-start",
+        says="a restarted replica takes any version; instance ids do not help",
+        switches=f"{BRIEF} BROKEN_NO_START INSTANCES",
+        holds=False,
+    ),
+    Check(
+        name="start-not-listed",
+        says="a restarted replica's list looks as if it had never had anything; one failure at a time",
+        switches="VERSIONS=2 PULLERS=3 CRASHES=2 FRAGILE=3 DROPPERS=0 COMPLETED_ONLY"
+        " REPAIR_BEFORE_NEXT_CRASH BROKEN_START_NOT_LISTED",
+        holds=False,
+    ),
+    Check(
+        name="no-fence",
+        says="a mutation that was under way when a replica failed completes after that replica's repair",
+        switches=f"{BRIEF} BROKEN_NO_FENCE INSTANCES",
+        holds=False,
+    ),
+    Check(
+        name="fence-keeps-lists",
+        says="a repair goes on with the list of an instance that has failed since",
+        switches="VERSIONS=2 PULLERS=3 CRASHES=1 FRAGILE=1 DROPPERS=0 KINDS=1 BROKEN_FENCE_KEEPS_LISTS",
+        holds=False,
+    ),
+    Check(
+        name="clock",
+        says="a restarted replica's clock is behind what its predecessor applied",
+        switches=f"{BRIEF} BROKEN_CLOCK",
+        holds=False,
+    ),
+    Check(
+        name="not-revoked",
+        says="what a failed instance left behind is read after its successor has begun",
+        switches=f"{BRIEF} BROKEN_NOT_REVOKED",
+        holds=False,
+    ),
+    Check(
+        name="no-sum",
+        says="a GET does not look at the sum",
+        switches="MEMORY VERSIONS=2 BROKEN_NO_SUM",
+        holds=False,
+    ),
+    Check(
+        name="no-version-check",
+        says="a GET does not compare data with index",
+        switches="MEMORY VERSIONS=2 BROKEN_NO_VERSION_CHECK",
+        holds=False,
+    ),
+    Check(
+        name="cas-spreads",
+        says="a repair spreads a CAS that one replica alone has",
+        switches="STOCKED VERSIONS=3 KINDS=7 PULLERS=1 BROKEN_CAS_SPREADS",
+        holds=False,
+    ),
+    Check(
+        name="cas-by-home",
+        says="one replica compares for all three, and has missed what the other two have",
+        switches="STOCKED VERSIONS=3 KINDS=7 BROKEN_CAS_BY_HOME",
+        holds=False,
+    ),
+    Check(
+        name="plan",
+        says="the rules that we began with",
+        switches=f"{BRIEF} PLAN",
+        holds=False,
+    ),
+    Check(
+        name="push-repair",
+        says="the paper's repair, at a new version, races with a SET",
+        switches="VERSIONS=3 PUSH_REPAIR",
+        holds=False,
+    ),
+    Check(
+        name="push-repair-careful",
+        says="the same if it raises only what it has copied",
+        switches="VERSIONS=3 PUSH_REPAIR PUSH_CAREFULLY",
+        holds=False,
+    ),
+    Check(
+        name="push-repair-race",
+        says="the paper's repair makes a third version: a GET that races with one SET finds no two alike",
+        switches="RACE STOCKED VERSIONS=3 KINDS=1 DROPPERS=0 PUSH_REPAIR PUSH_CAREFULLY",
+        holds=False,
+    ),
+    Check(
+        name="race-of-two",
+        says="two SETs at once may leave a GET without two that agree: it asks again",
+        switches="RACE STOCKED VERSIONS=3 DROPPERS=0",
+        holds=False,
+    ),
+]
+
+# What is checked can happen at all: here the "violation" is that it does.
+REACHED = [
+    Check(
+        name="reach-restored",
+        says="a GET hits on what a restarted replica got back",
+        switches=f"VERSIONS=2 {ONE_CRASH} REACH=1",
+        holds=False,
+    ),
+    Check(
+        name="reach-cas-repaired",
+        says="a repair brings the third replica a CAS that two have",
+        switches="STOCKED VERSIONS=2 KINDS=7 PULLERS=1 REACH=2",
+        holds=False,
+    ),
+    Check(
+        name="reach-repair-erases",
+        says="a repair takes an erased key away",
+        switches="VERSIONS=2 PULLERS=1 REACH=3",
+        holds=False,
+    ),
+    Check(
+        name="reach-repair-first",
+        says="a repair is faster than the message, and both succeed",
+        switches="VERSIONS=2 PULLERS=1 REACH=4",
+        holds=False,
+    ),
+]
+
+LARGE: list[Check] = []
+
+EVERYTHING = [*SMALL, *BROKEN, *REACHED, *LARGE]
+
+
+def missing_tools() -> list[str]:
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def command(arguments: list[str], folder: Path, deadline_s: float | None = None) -> str:
+    done = subprocess.run(
+        arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=deadline_s
+    )
+    if done.returncode != 0:
+        raise SearchError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    if found is None:
+        raise SearchError(f"no {pattern!r} in the search's output:\n{text}")
+    return float(found[1])
+
+
+def story_of(switches: list[str], folder: Path) -> list[str]:
+    """The steps that the model printed on the way to the violation, without what the simulator adds."""
+    told = command(["spin", "-t", "-B", *switches, MODEL.name], folder)
+    end = re.search(r"^spin: ", told, re.MULTILINE)
+    return [line.strip() for line in told[: end.start() if end else None].splitlines() if line.strip()]
+
+
+def search(check: Check, deadline_s: float | None = None) -> Verdict:
+    """Search breadth first for a violation that is expected, so that its story is the shortest; else depth first."""
+    switches = [f"-D{switch}" for switch in check.switches.split()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copy(MODEL, folder)
+        command(["spin", "-a", *switches, MODEL.name], folder)
+        options = ["-DSAFETY", "-DNOREDUCE", "-DNOFAIR", f"-DMEMLIM={check.memory_mb}"]
+        speed = [check.optimize] if check.holds else ["-O0", "-DBFS"]
+        command(["gcc", "-w", *speed, *options, "-o", "pan", "pan.c"], folder)
+        began_s = time.monotonic()
+        told = command(["./pan", "-m100000", f"-w{check.table_bits}"], folder, deadline_s)
+        search_s = time.monotonic() - began_s
+        errors = number(r"errors: (\d+)", told)
+        if re.search(r"max search depth too small|out of memory|Search not completed", told) and not errors:
+            raise SearchError(f"{check.name}: the search is incomplete:\n{told}")
+        if errors and "assertion violated" not in told:
+            raise SearchError(f"{check.name}: something else than an assertion failed:\n{told}")
+        return Verdict(
+            holds=not errors,
+            states=int(number(r"([\d.e+]+) states, stored", told)),
+            memory_mb=number(r"([\d.]+)\s+total actual memory usage", told),
+            search_s=search_s,
+            story=story_of(switches, folder) if errors else [],
+        )
+
+
+def report(checks: Iterable[Check], stories: bool) -> bool:
+    fine = True
+    for check in checks:
+        verdict = search(check)
+        as_expected = verdict.holds == check.holds
+        fine = fine and as_expected
+        word = "holds" if verdict.holds else "violated"
+        print(
+            f"{'ok ' if as_expected else 'BAD'} {check.name:26} {word:8} {verdict.states:>11,} states "
+            f"{verdict.memory_mb:>7,.0f} MB {verdict.search_s:>7.1f} s   {check.says}",
+            flush=True,
+        )
+        if verdict.story and (stories or not as_expected):
+            print(*(f"        {step}" for step in verdict.story), sep="\n", flush=True)
+    return fine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(check.name for check in EVERYTHING))
+    parser.add_argument("--small", action="store_true", help="what the tests run; the default")
+    parser.add_argument("--full", action="store_true", help="everything")
+    asked = parser.parse_args()
+    if missing := missing_tools():
+        print(f"install {' and '.join(missing)} first: apt-get install spin gcc", file=sys.stderr)
+        return 2
+    known = {check.name: check for check in EVERYTHING}
+    if unknown := set(asked.names) - set(known):
+        parser.error(f"no check is called {', '.join(sorted(unknown))}")
+    if asked.names:
+        return 0 if report([known[name] for name in asked.names], stories=True) else 1
+    return 0 if report(EVERYTHING if asked.full else [*SMALL, *BROKEN, *REACHED], stories=False) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

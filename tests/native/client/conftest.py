@@ -1,8 +1,0 @@
-import pytest
-
-from .cohorts import Gate
-
-
-@pytest.fixture
-def gate():
-    return Gate

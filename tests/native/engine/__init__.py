@@ -1,0 +1,1 @@
+"""Tests of one-sided reads between hosts: the engine that serves them, and the link that asks."""
