@@ -221,7 +221,8 @@ inline hit() {
     printf("GET returns the value that was set at version %d; it must not be older than %d\n", vote, done);
     assert(!outdated);
     assert(mutation[vote].kind != ERASE);
-    HAPPENS(1, replica[voter - 1].stored == vote && replica[voter - 1].start >= vote);  /* on what a restarted replica got back */
+    /* on what a restarted replica got back */
+    HAPPENS(1, replica[voter - 1].stored == vote && replica[voter - 1].start >= vote);
 #if !defined(PUSH_REPAIR) && !defined(COMPLETED_ONLY)
     settle(vote);
 #endif
@@ -398,7 +399,7 @@ inline reuse(where) {
     header[where] = OTHER; whole[where] = true
 }
 
-#ifdef IN_PLACE             /* the sum and the version forgive even that the old entry is written over while the index names it */
+#ifdef IN_PLACE             /* the sum and the version forgive even that an entry is written over while it is named */
 #define FREE(where) true
 #else
 #define FREE(where) (replica[0].stored == 0 || place != where)
@@ -434,7 +435,10 @@ inline overflow(i) {        /* a tombstone leaves its cache */
     replica[i].tomb = 0
 }
 
-inline rest(i) { replica[i].stage = 0; replica[i].asked = 0; replica[i].version_seen = 0; replica[i].tomb_seen = 0; replica[i].summary_seen = 0 }
+inline rest(i) {
+    replica[i].stage = 0; replica[i].asked = 0;
+    replica[i].version_seen = 0; replica[i].tomb_seen = 0; replica[i].summary_seen = 0
+}
 
 inline crash(i) {
     printf("replica %d fails\n", i);
@@ -496,8 +500,8 @@ inline restart(i) {
 #define SURE(v, one, two) (mutation[v].kind != CAS || (one) == (two))
 #endif
 
-/* Before a replica is listed it is told the lister's start. From then on it lets in no mutation that the lister's predecessor may
-   have acknowledged, and it forgets the lists that it had taken for itself, as they may have come from that predecessor. */
+/* Before a replica is listed it is told the lister's start. From then on it lets in no mutation that the lister's predecessor
+   may have acknowledged, and it forgets the lists that it had taken for itself: they may have come from that predecessor. */
 #ifdef BROKEN_NO_FENCE
 #define FENCED(i, j) true
 #else
@@ -539,7 +543,8 @@ inline finish(i) {          /* by ordinary versioned mutations, but START does n
 #define CAN_ASK(i, j) (in(PULLERS, i) && !replica[i].down && !replica[j].down)
 
 inline first_list(i, j) {
-    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
+    printf("replica %d lists %d: stored %d", i, j, replica[j].stored);
+    printf(", tombstone %d, summary %d\n", replica[j].tomb, LISTED_SUMMARY(j));
     replica[i].stage = 1; replica[i].asked = j;
     replica[i].version_seen = replica[j].stored; replica[i].tomb_seen = replica[j].tomb;
     replica[i].summary_seen = ((replica[j].stored != 0) -> 0 : LISTED_SUMMARY(j));
@@ -561,7 +566,8 @@ inline other_half(i, j) {
 }
 
 inline second_list(i, j) {
-    printf("replica %d lists %d: stored %d, tombstone %d, summary %d\n", i, j, replica[j].stored, replica[j].tomb, LISTED_SUMMARY(j));
+    printf("replica %d lists %d: stored %d", i, j, replica[j].stored);
+    printf(", tombstone %d, summary %d\n", replica[j].tomb, LISTED_SUMMARY(j));
     low = top(replica[i].version_seen, replica[j].stored);
     if
     :: low == 0 ->          /* neither stores it: the newest tombstone counts */
@@ -577,8 +583,8 @@ inline second_list(i, j) {
     fi;
     replica[i].version_seen = low; low = 0;
     replica[i].stage = 2; replica[i].asked = 0; replica[i].summary_seen = 0;
-    if
-    :: replica[i].version_seen <= FLOOR(i) && replica[i].tomb_seen <= FLOOR(i) -> finish(i)    /* floors only rise: it will change nothing */
+    if                      /* floors only rise, so what is not above them now will change nothing later */
+    :: replica[i].version_seen <= FLOOR(i) && replica[i].tomb_seen <= FLOOR(i) -> finish(i)
     :: else -> skip
     fi
 }

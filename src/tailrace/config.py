@@ -119,7 +119,8 @@ class CacheConfig:
     chaining: bool = True  # keep keys that find no place in the index, answered by the backend itself
     tombstones: int = 4096  # of each backend: erased keys whose versions are known exactly
     repair_s: float = 30.0  # how often backends compare what they have
-    clock_error_s: float = 1.0  # how far a client's clock may run ahead of a backend's
+    clients: tuple[str, ...] = ()  # who may use it, by a name in their certificate; empty: whoever has one we trust
+    clock_error_s: float = 0.1  # the largest difference between two clocks; a restarted backend waits twice as long
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -201,6 +202,7 @@ class WorldConfig:
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     caches: Mapping[str, CacheConfig] = field(default_factory=dict)
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
+    tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)

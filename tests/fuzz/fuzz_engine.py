@@ -17,7 +17,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +27,17 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # for the model of the frames, which is in the tests of the native room
 
+from native.cell.places import folder  # noqa: E402
+from native.client.frames import Mutation, parsed, written  # noqa: E402
 from native.engine.frames import (  # noqa: E402
     ANSWER,
     DATA,
     INDEX,
+    MUTATE,
     PING,
     READ,
     SCAN,
+    WRONG,
     Answer,
     Fetched,
     HungUp,
@@ -44,7 +48,7 @@ from native.engine.frames import (  # noqa: E402
     hello,
 )
 from native.engine.liar import KEY, VALUE, VERSION, Asked, Liar, Truth, learn_truth  # noqa: E402
-from native.engine.served import served, ticket_for  # noqa: E402
+from native.engine.served import roomy_cell, served, ticket_for  # noqa: E402
 from tailrace.native.cell import key_hash  # noqa: E402
 from tailrace.native.engine import Engine, Link  # noqa: E402
 
@@ -189,6 +193,43 @@ def hear(peer: Peer) -> bytes:
         heard += part
 
 
+# ---- an engine that is to change what it does not understand
+
+
+class MutationCases:
+    def __init__(self, stack: ExitStack) -> None:
+        path = stack.enter_context(folder())
+        cell = roomy_cell(path)
+        stack.callback(cell.close)
+        self.engine = stack.enter_context(Engine(path, mutator=cell.mutator(2**62), request_bytes_max=1 << 20))
+        self.clock = 0
+
+    def run(self, random: Random) -> None:
+        """A frame that the model can read is applied, another one is refused, and the link goes on in both cases."""
+        with Peer(self.engine.address, ticket_for(self.engine)) as peer:
+            for _ in range(random.randint(1, 4)):
+                frame = written([self.mutation(random) for _ in range(random.choice([0, 1, 3, 40]))])
+                frame = damage(random, frame) if random.randrange(3) else frame
+                answer = peer.mutate(frame)
+                try:
+                    mutations = parsed(frame)
+                except ValueError:
+                    assert (answer.status, answer.floor) == (WRONG, (0, 0, 0))
+                else:
+                    assert (answer.status, len(answer.raw)) == (0, len(mutations))
+                    assert all(outcome <= 5 for outcome in answer.raw)
+            peer.send(damage(random, peer.request(MUTATE, [frame])))
+            peer.socket.shutdown(socket.SHUT_WR)
+            hear(peer)
+
+    def mutation(self, random: Random) -> Mutation:
+        self.clock += 1
+        kind = random.choice([1, 1, 2, 3])
+        value = b"" if kind == 3 else bytes(random.choice([0, 1, 50, 9000]))
+        version = (random.choice([self.clock, random.choice(ODD_WIDE)]), 1, 2)
+        return Mutation(kind, b"key %d" % random.randrange(50), value, version, expiry_s=random.choice(ODD))
+
+
 # ---- a link whose engine talks nonsense
 
 
@@ -257,8 +298,11 @@ def changed(frame: Any, field: str, number: int) -> Any:
 # ---- running
 
 
-def run_case(random: Random, engine: EngineCases, link: LinkCases) -> None:
-    (engine if random.randrange(2) else link).run(random)
+Cases = EngineCases | MutationCases | LinkCases
+
+
+def run_case(random: Random, kinds: Sequence[Cases]) -> None:
+    random.choice(kinds).run(random)
 
 
 def main() -> int:
@@ -298,15 +342,16 @@ def _options() -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, progress: mmap.mmap) -> None:
     with ExitStack() as stack:
-        engine, link = EngineCases(stack), LinkCases(stack)
+        engine = EngineCases(stack)
+        kinds = [engine, engine, MutationCases(stack), LinkCases(stack), LinkCases(stack)]
         if options.only is not None:
             progress[:] = _PROGRESS.pack(options.only)
-            run_case(Random(f"{options.seed}/{options.only}"), engine, link)
+            run_case(Random(f"{options.seed}/{options.only}"), kinds)
             return
         begin_s, cases = time.monotonic(), 0
         while (took_s := time.monotonic() - begin_s) < options.seconds:
             progress[:] = _PROGRESS.pack(cases)
-            run_case(Random(f"{options.seed}/{cases}"), engine, link)
+            run_case(Random(f"{options.seed}/{cases}"), kinds)
             cases += 1
         _report(cases, took_s, options.seed, engine.engine)
 

@@ -91,7 +91,6 @@ class ExampleBackend:
                     records=RECORDS[at : at + (1 << 16)],
                     tombstones=bytes(64) if at == 0 else b"",
                     summary=SUMMARY,
-                    whole=True,
                     complete=at + (1 << 16) >= len(RECORDS),
                 )
         finally:

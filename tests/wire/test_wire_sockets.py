@@ -73,6 +73,9 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no socket"):
             serve(ExampleBackend(), [f"unix:{tmp_path}/{name}"])
     assert (tmp_path / "rpc").read_text() == "precious"
+    (tmp_path / "other.lock").mkdir()
+    with pytest.raises(ConfigError, match="its lock cannot be opened"):
+        serve(ExampleBackend(), [f"unix:{tmp_path}/other"])
 
 
 def test_a_server_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ from ..wire import (
     TouchReply,
 )
 from ..wire import Engine as EngineDoor
-from .peer import LocalPeer, Peer
+from .peer import Peer
 from .registry import BackendRecord, Registry, Tenure
+from .versions import NOTHING, Version
 from .whole import Healer
 
 _TICK_S = 0.25  # how often it says that it is alive, and collects
@@ -79,6 +80,7 @@ class Backend:
         self._keeper: threading.Thread | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
+        self.start, self._fence, self.fenced = NOTHING, NOTHING, 0
         try:
             mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
             listening = [(f"unix:{folder}/engine", 0)] + ([] if engine_host is None else [(engine_host, engine_port)])
@@ -128,19 +130,24 @@ class Backend:
     def open(self, rpc: Sequence[str], peer: Callable[[int], Peer]) -> None:
         """Tell the world where it is reached, and begin to stay whole. `peer`: how to reach the cohort."""
         self._record = replace(self._record, rpc=tuple(rpc))
-        self._tenure = self._registry.enter(self.index, self._record)
         if self.config.copies > 1:
-            self._healer = Healer(
-                LocalPeer(self),
-                self._cell,
-                peer,
-                self.config,
-                self.index,
-                started_us=self._clock.time_us(),
-                whole=self._tenure.first,
-            )
+            self._healer = Healer(self, self._cell, peer, self.config)
+            self._begin_anew(self._healer)
+        self._tenure = self._registry.enter(self.index, self._record)
         self._keeper = threading.Thread(target=self._keep, name=f"backend-{self.index}", daemon=True)
         self._keeper.start()
+
+    def _begin_anew(self, healer: Healer) -> None:
+        """A predecessor may have taken anything up to now, by any clock of the cache. Nobody is told of this backend
+        before its own clock is past that: else clients would have to nominate versions that are too far ahead."""
+        if self._registry.is_first(self.index):
+            healer.whole = True
+            return
+        start_us = self._clock.time_us() + 2 * int(self.config.clock_error_s * 1_000_000)
+        self.start = Version(start_us, (1 << 32) - 1, (1 << 32) - 1)
+        self._cell.fence(self.start)
+        while (left_us := start_us - self._clock.time_us()) >= 0 and not self._stopping.is_set():
+            self._clock.wait(self._stopping, left_us / 1e6 + 0.001)
 
     # ---- what it answers
 
@@ -191,11 +198,14 @@ class Backend:
         return DigestReply(instance=self.instance, config_id=self._config_id, digests=digests)
 
     def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
-        """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer."""
-        whole = self.whole
+        """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer. What
+        it lost when it started was dropped, too."""
+        if shared.start > self._fence:
+            self._fence, self.fenced = Version(*shared.start), self.fenced + 1
+            self._cell.fence(self._fence)
         records = self._cell.known(shared.home, shared.backends, shared.partitions)
         tombstones = b"".join(key + _packed(version) for key, version in self._cell.tombstones())
-        summary = self._cell.summary_version
+        summary = max(self.start, self._cell.summary_version)
         for at in range(0, max(len(records), len(tombstones), 1), _PART_BYTES):
             end = at + _PART_BYTES
             yield ListPart(
@@ -204,7 +214,6 @@ class Backend:
                 records=records[at:end],
                 tombstones=tombstones[at:end],
                 summary=summary,
-                whole=whole,
                 complete=end >= max(len(records), len(tombstones)),
             )
 

@@ -268,37 +268,21 @@ class Cache:
 
     def _send_by_home(self, kind: int, batch: "_Batch", deadline_at: float) -> tuple[list[Tally] | None, Version]:
         """Compare-and-set: a key's home decides, and the others take what it decided. Were all asked at once, two
-        clients could each win a part of them. Only while the home is away the others decide, both of them."""
+        clients could each win a part of them."""
         homes, floor = self._send(kind, batch, deadline_at, copies=1)
         if self.settings.copies == 1:
             return homes, floor
         if homes is None:
             rest, _ = self._send(KIND_SET, batch, deadline_at, first_copy=1)
-            if rest is None:
-                return None, floor
-            for tally in rest:
+            for tally in rest or ():
                 tally.follow_home()
             return rest, floor
-        tallies = []
         for i, home in enumerate(homes):
-            one = batch.one(i)
-            verdict = home.verdict_of_home()
-            if verdict is Verdict.DONE or verdict is Verdict.UNREACHABLE:
-                away = verdict is Verdict.UNREACHABLE
-                rest, above = self._send(kind if away else KIND_SET, one, deadline_at, first_copy=1)
-                tally = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum)
-                if rest is None:
-                    tally.applied = self.settings.copies - 1
-                if away:
-                    tally.silent += 1
-                    floor = max(floor, above)
-                else:
-                    tally.follow_home()
-                tallies.append(tally)
-            else:
-                home.refuse(verdict)
-                tallies.append(home)
-        return tallies, floor
+            if home.home_took_it():
+                rest, _ = self._send(KIND_SET, batch.one(i), deadline_at, first_copy=1)
+                homes[i] = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum, 2)
+                homes[i].follow_home()
+        return homes, floor
 
     def _nominate(self, count: int) -> Version:
         with self._nominating:

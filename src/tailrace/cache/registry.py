@@ -43,11 +43,6 @@ class Standing:
 class Tenure(Protocol):
     """A backend's entry, for as long as it says that it is alive."""
 
-    @property
-    def first(self) -> bool:
-        """No backend of this number was ever there before: it cannot have lost anything."""
-        ...
-
     def keep_alive(self) -> None:
         """LeaseExpired: it was silent for too long and has to enter again."""
         ...
@@ -77,6 +72,11 @@ class Registry(Protocol):
 
     def client_id(self) -> int:
         """A number that no other client of this cache has, from 1."""
+        ...
+
+    def is_first(self, index: int) -> bool:
+        """No backend of this number was ever there before, so nothing can have been lost. True once, for the first one
+        that asks."""
         ...
 
     def enter(self, index: int, backend: BackendRecord) -> Tenure:

@@ -49,19 +49,11 @@ class Tally:
             self.refused = self.refused or {}
             self.refused[outcome] = self.refused.get(outcome, 0) + 1
 
-    def verdict_of_home(self) -> Verdict:
-        """When only the key's home was asked, whose word is enough."""
-        if self.applied:
-            return Verdict.DONE
-        if self.lost:
-            return Verdict.UNKNOWN
-        return _REFUSALS[next(iter(self.refused))] if self.refused else Verdict.UNREACHABLE
-
-    def refuse(self, verdict: Verdict) -> None:
-        """The home's word is everybody's."""
-        for outcome, meaning in _REFUSALS.items():
-            if meaning is verdict:
-                self.refused = {outcome: self.copies}
+    def home_took_it(self) -> bool:
+        """When only the key's home was asked: whether the others are next. Its refusal is everybody's."""
+        for outcome in self.refused or {}:
+            self.refused = {outcome: self.copies}
+        return self.applied > 0
 
     def follow_home(self) -> None:
         """The home has it. Where something newer is stored already, it was there before that."""

@@ -1,13 +1,12 @@
 """Compare one backend with its cohort, and take from it what is missing. What to take is decided in repair.py.
 
-A backend that starts in place of an earlier one is not *whole* until it has heard everyone it shares keys with. Until
-then its word does not count for others: what it does not have, it may have lost. If several replicas of a key lost
-everything at once, what the remaining one has may be old, and is not taken: it stays a miss until it is set again.
+Why this is safe, whatever fails: docs/decisions/quorum.md.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..config import CacheConfig
 from ..errors import TailraceError, Unreachable
@@ -30,94 +29,79 @@ class _Group:
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """What one peer told, and whether its word counts."""
+class Healed(Protocol):
+    """What a healer has to know of its backend. `fenced`: how often others have told it of a later start."""
 
-    told: Told
-    whole: bool
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def start(self) -> Version: ...
+
+    @property
+    def fenced(self) -> int: ...
 
 
 class Healer:
     """Belongs to its backend's keeper thread; `whole` and the counts may be read by any."""
 
-    def __init__(
-        self,
-        own: Peer,
-        cell: Cell,
-        peer: Callable[[int], Peer],
-        config: CacheConfig,
-        index: int,
-        *,
-        started_us: int,
-        whole: bool,
-    ) -> None:
-        self._own, self._cell, self._peer, self._config = own, cell, peer, config
-        # Whatever was nominated before it started is below this.
-        self._start = Version(started_us + int(config.clock_error_s * 1e6), (1 << 32) - 1, (1 << 32) - 1)
+    def __init__(self, backend: Healed, cell: Cell, peer: Callable[[int], Peer], config: CacheConfig) -> None:
+        self._backend, self._cell, self._peer, self._config = backend, cell, peer, config
         self._groups = [
-            _Group(home, tuple(number for number in _replicas(home, config) if number != index))
-            for home in ((index - back) % config.backends for back in range(config.copies))
+            _Group(home, tuple(number for number in _replicas(home, config) if number != backend.index))
+            for home in ((backend.index - back) % config.backends for back in range(config.copies))
         ]
-        self.whole = whole
+        self.whole = False
         self._counts = {"repairs": 0, "repaired_keys": 0, "repair_erases": 0, "repairs_waiting": 0}
 
     def heal(self) -> bool:
-        """Compare all that is shared. False: someone whose word is needed could not be asked, or is not whole."""
-        complete, heard = True, []
+        """Compare all that is shared. False: someone whose word is needed could not be asked."""
+        complete = True
         for group in self._groups:
             try:
-                heard += self._compare(group)
+                self._compare(group)
             except TailraceError:
                 complete = False
                 self._counts["repairs_waiting"] += 1
-        if complete and not self.whole:
-            # It started empty, and knows nothing of what it once saw erased or dropped. Its cohort does, and the next
-            # one to start empty will ask for it. After all taking, since it forbids to take what is older.
-            for told in heard:
-                for key, version in told.erased.items():
-                    self._cell.bury(key, version)
-                self._cell.raise_summary(told.summary)
-            self.whole = True
+        self.whole = self.whole or complete
         return complete
 
-    def _compare(self, group: _Group) -> list[Told]:
-        """What the others told, after what follows from it was done."""
+    def _compare(self, group: _Group) -> None:
         peers = [self._peer(number) for number in group.others]
-        dirty = self._dirty(group.home, peers) if self.whole else _ALL
+        dirty = self._dirty(group.home, peers)
         if not dirty:
-            return []
-        shared = Shared(home=group.home, backends=self._config.backends, partitions=dirty)
-        words = [_word(peer.list_hashes(shared)) for peer in peers]
-        told = [word.told for word in words]
-        if not all(word.whole for word in words):
-            if self.whole:
-                raise Unreachable("a backend of the cohort is not whole yet")
-            if any(word.whole for word in words):
-                told.append(Told({}, {}, self._start))
-            return told
-        todo = orders(_word(self._own.list_hashes(shared)).told, tuple(told))
+            return
+        fenced = self._backend.fenced
+        shared = Shared(home=group.home, backends=self._config.backends, partitions=dirty, start=self._backend.start)
+        told = tuple(_told(peer.list_hashes(shared)) for peer in peers)
+        todo = orders(self._own(shared), told)
         for peer, keys in zip(peers, todo.fetch, strict=True):
-            self._take(peer, sorted(keys))
+            self._take(peer, sorted(keys), fenced)
         for key, version in todo.erase.items():
             self._cell.erase_known(key, version)
             self._counts["repair_erases"] += 1
         self._counts["repairs"] += 1
-        return told
+
+    def _own(self, shared: Shared) -> Told:
+        """Its start is for others: what it lost when it started is exactly what it wants back."""
+        stored = _known(self._cell.known(shared.home, shared.backends, shared.partitions))
+        erased = {key: Version(*version) for key, version in self._cell.tombstones()}
+        return Told(stored, erased, Version(*self._cell.summary_version))
 
     def _dirty(self, home: int, peers: list[Peer]) -> int:
         """A bit for each partition in which not everybody has the same keys at the same versions."""
         shared = Shared(home=home, backends=self._config.backends, partitions=_ALL)
-        digests = [peer.digest(shared).digests for peer in (self._own, *peers)]
+        digests = [self._cell.digest(home, self._config.backends), *(peer.digest(shared).digests for peer in peers)]
         return sum(
             1 << part for part in range(PARTITIONS) if len({digest[8 * part : 8 * part + 8] for digest in digests}) > 1
         )
 
-    def _take(self, peer: Peer, keys: list[bytes]) -> None:
+    def _take(self, peer: Peer, keys: list[bytes], fenced: int) -> None:
         for at in range(0, len(keys), _FETCH_KEYS):
             for part in peer.fetch(b"".join(keys[at : at + _FETCH_KEYS])):
-                outcomes, _ = self._cell.apply(part.frame, 0, (1 << 64) - 1)
-                self._counts["repaired_keys"] += outcomes.count(0)
+                if self._backend.fenced != fenced:
+                    raise Unreachable("another backend started meanwhile, so that these lists do not count any more")
+                self._counts["repaired_keys"] += self._cell.repair(part.frame).count(0)
 
     def stats(self) -> dict[str, int]:
         return dict(self._counts)
@@ -131,12 +115,12 @@ def _known(packed: bytes) -> dict[bytes, Version]:
     return {key: Version(*version) for key, *version in _KNOWN.iter_unpack(packed)}
 
 
-def _word(parts: Iterable[ListPart]) -> _Word:
+def _told(parts: Iterable[ListPart]) -> Told:
     stored: dict[bytes, Version] = {}
     erased: dict[bytes, Version] = {}
-    summary, whole = NOTHING, True
+    summary = NOTHING
     for part in parts:
         stored |= _known(part.records)
         erased |= _known(part.tombstones)
-        summary, whole = max(summary, Version(*part.summary)), whole and part.whole
-    return _Word(Told(stored, erased, summary), whole)
+        summary = max(summary, Version(*part.summary))
+    return Told(stored, erased, summary)

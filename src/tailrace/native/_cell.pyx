@@ -91,8 +91,7 @@ cdef extern from "cell_store.h":
     tr_cell_stats tr_cell_look(const tr_cell *cell) nogil
     uint64_t tr_cell_instance(const tr_cell *cell) nogil
     void tr_cell_remove(tr_cell *cell) nogil
-    void tr_cell_bury(tr_cell *cell, tr_key_hash hash, tr_version version) nogil
-    void tr_cell_raise(tr_cell *cell, tr_version version) nogil
+    void tr_cell_fence(tr_cell *cell, tr_version version) nogil
 
 cdef extern from "cell_mutation.h" nogil:
     long long tr_frame_check(tr_slice frame, char *why)
@@ -108,6 +107,7 @@ cdef extern from "cell_apply.h" nogil:
         uint64_t clock_error_us
     int tr_gate_apply(void *gate, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
                       char *why) noexcept
+    void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes)
     void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
                         tr_version *floor)
 
@@ -370,23 +370,31 @@ cdef class Cell:
         tr_cell_unlock(cell)
         return _OUTCOMES[outcome]
 
-    def bury(self, bytes hash not None, version):
-        """Someone else saw this key erased at this version."""
+    def fence(self, version):
+        """From now on clients' mutations at or below this version are stale. It only rises."""
         cdef tr_version given = _version(version)
-        cdef tr_key_hash asked
-        if len(hash) != sizeof(tr_key_hash):
-            raise ValueError(f"a hash of {len(hash)} bytes; key_hash gives {sizeof(tr_key_hash)}")
-        memcpy(&asked, PyBytes_AS_STRING(hash), sizeof(tr_key_hash))
         cdef tr_cell *cell = self.locked()
-        tr_cell_bury(cell, asked, given)
+        tr_cell_fence(cell, given)
         tr_cell_unlock(cell)
 
-    def raise_summary(self, version):
-        """Someone else dropped something of this version without a trace."""
-        cdef tr_version given = _version(version)
+    def repair(self, frame):
+        """Apply what another backend stores, as `fetch` gave it: an Outcome's byte for each."""
+        cdef _Bytes held = _Bytes(frame)
+        cdef tr_slice slice = held.slice
+        cdef char[TR_WHY_BYTES] why
+        cdef long long count
+        cdef uint8_t *at
+        with nogil:
+            count = tr_frame_check(slice, why)
+        if count < 0:
+            raise ValueError(why.decode("utf-8", "replace"))
+        cdef bytes outcomes = PyBytes_FromStringAndSize(NULL, count)
+        at = <uint8_t *> PyBytes_AS_STRING(outcomes)
         cdef tr_cell *cell = self.locked()
-        tr_cell_raise(cell, given)
-        tr_cell_unlock(cell)
+        with nogil:
+            tr_frame_repair(cell, slice, at)
+            tr_cell_unlock(cell)
+        return outcomes
 
     cdef tr_cell *locked(self) except NULL:
         """The cell, to be unlocked by whoever asked for it."""

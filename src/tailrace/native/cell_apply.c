@@ -5,26 +5,40 @@
 #include <stdio.h>
 #include <time.h>
 
-static tr_outcome apply(tr_cell *cell, const uint8_t *at, uint32_t now_s, uint64_t clock_max) {
+static tr_slice key_at(const uint8_t *at) {
+    return (tr_slice){at + TR_MUTATION_HEADER_BYTES, tr_mutation_at(at).key_bytes};
+}
+
+static tr_outcome apply(tr_cell *cell, const uint8_t *at, uint32_t now_s) {
     tr_mutation_header header = tr_mutation_at(at);
-    tr_slice key = {at + TR_MUTATION_HEADER_BYTES, header.key_bytes};
-    tr_slice value = {key.at + tr_padded(header.key_bytes), header.value_bytes};
-    if (header.version.clock > clock_max) return TR_AHEAD;
+    tr_slice key = key_at(at), value = {key.at + tr_padded(header.key_bytes), header.value_bytes};
     if (header.kind == TR_MUTATION_ERASE) return tr_cell_erase(cell, key, header.version);
     return tr_cell_set(cell, key, value, header.version, header.expiry_s, now_s,
                        header.kind == TR_MUTATION_CAS ? &header.expected : NULL);
 }
 
+static void raise_to(tr_version *floor, tr_version version) {
+    if (tr_version_compare(version, *floor) > 0) *floor = version;
+}
+
 void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
                     tr_version *floor) {
-    for (const uint8_t *at = NULL; (at = tr_frame_next(frame, at));) {
-        tr_outcome outcome = apply(cell, at, now_s, clock_max);
-        if (outcome == TR_STALE) {
-            tr_version stood = tr_cell_floor(cell, (tr_slice){at + TR_MUTATION_HEADER_BYTES, tr_mutation_at(at).key_bytes});
-            if (tr_version_compare(stood, *floor) > 0) *floor = stood;
+    tr_version fence = tr_cell_fenced(cell);
+    for (const uint8_t *at = NULL; (at = tr_frame_next(frame, at)); outcomes++) {
+        tr_version version = tr_mutation_at(at).version;
+        if (version.clock > clock_max) {
+            *outcomes = TR_AHEAD;
+        } else if (tr_version_compare(version, fence) <= 0) {
+            *outcomes = TR_STALE;
+            raise_to(floor, fence);
+        } else if ((*outcomes = (uint8_t)apply(cell, at, now_s)) == TR_STALE) {
+            raise_to(floor, tr_cell_floor(cell, key_at(at)));
         }
-        *outcomes++ = (uint8_t)outcome;
     }
+}
+
+void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes) {
+    for (const uint8_t *at = NULL; (at = tr_frame_next(frame, at)); outcomes++) *outcomes = (uint8_t)apply(cell, at, 0);
 }
 
 int tr_gate_apply(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,

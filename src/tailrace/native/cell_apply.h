@@ -5,11 +5,14 @@
 #include "cell_mutation.h"
 #include "cell_store.h"
 
-/* Apply a frame that was checked, in order. `outcomes` has a byte for each, a tr_outcome. Versions with a clock above
- * `clock_max` are refused: a client whose clock runs ahead would make keys unchangeable for everyone else. `floor` is
- * raised to the largest version that stood in the way of a mutation. */
+/* Apply a client's frame that was checked, in order. `outcomes` has a byte for each, a tr_outcome. Versions with a clock
+ * above `clock_max` are refused: a client whose clock runs ahead would make keys unchangeable for everyone else. `floor`
+ * is raised to the largest version that stood in the way of a mutation. */
 void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t clock_max, uint8_t *outcomes,
                     tr_version *floor);
+
+/* Apply what another backend of the cohort stores: neither clocks nor the fence are asked. */
+void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes);
 
 /* Takes frames for a cell, by the system's clock, which versions may exceed by so much. */
 typedef struct {

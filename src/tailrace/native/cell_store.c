@@ -37,6 +37,7 @@ struct tr_cell {
     tr_index index;
     tr_slabs slabs;
     tr_tombs tombs;
+    tr_version fence;
     tr_recency recency;
     tr_column units; /* by record: its data entry's unit; of an unused one, the next unused */
     uint32_t records_made, unused;
@@ -527,9 +528,11 @@ int tr_cell_item_of(const tr_cell *cell, tr_key_hash hash, tr_item *item) {
     return 0;
 }
 
-void tr_cell_bury(tr_cell *cell, tr_key_hash hash, tr_version version) { tr_tombs_add(&cell->tombs, hash, version); }
+void tr_cell_fence(tr_cell *cell, tr_version version) {
+    if (tr_version_compare(version, cell->fence) > 0) cell->fence = version;
+}
 
-void tr_cell_raise(tr_cell *cell, tr_version version) { tr_tombs_raise(&cell->tombs, version); }
+tr_version tr_cell_fenced(const tr_cell *cell) { return cell->fence; }
 
 uint64_t tr_cell_instance(const tr_cell *cell) { return cell->head.instance; }
 

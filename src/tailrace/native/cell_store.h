@@ -95,8 +95,8 @@ int tr_cell_item_of(const tr_cell *cell, tr_key_hash hash, tr_item *item);
 tr_gone tr_cell_gone_at(const tr_cell *cell, uint32_t number);
 tr_cell_stats tr_cell_look(const tr_cell *cell);
 
-/* Others saw this erased, or dropped something of this version: neither comes back here. */
-void tr_cell_bury(tr_cell *cell, tr_key_hash hash, tr_version version);
-void tr_cell_raise(tr_cell *cell, tr_version version);
+/* Clients' mutations at or below this are stale from now on, whatever is stored; repairs are not. It only rises. */
+void tr_cell_fence(tr_cell *cell, tr_version version);
+tr_version tr_cell_fenced(const tr_cell *cell);
 
 #endif

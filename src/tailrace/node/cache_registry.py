@@ -95,12 +95,15 @@ class CacheRegistry:
             if compare_and_swap(self._store, key, entry, str(number).encode()).succeeded:
                 return number % ((1 << 32) - 1) + 1
 
+    def is_first(self, index: int) -> bool:
+        """No backend of this number was ever there before."""
+        return put_if_absent(self._store, f"{self._prefix}started/{index:05d}", b"").succeeded
+
     def enter(self, index: int, backend: BackendRecord) -> "_Tenure":
         """This backend serves from now on, for as long as it says that it is alive."""
         key, lease = f"{self._prefix}backends/{index:05d}", self._store.lease(LEASE_S)
-        first = put_if_absent(self._store, f"{self._prefix}started/{index:05d}", b"").succeeded
         self._store.transact((), [Put(key, _backend_json(backend), lease.id)])
-        return _Tenure(lease, first)
+        return _Tenure(lease)
 
     def delete(self) -> None:
         """Forget the cache. Its backends notice and end."""
@@ -112,8 +115,8 @@ class CacheRegistry:
 class _Tenure:
     """A successor's entry is bound to a lease of its own, so that ending ours leaves it alone."""
 
-    def __init__(self, lease: Lease, first: bool) -> None:
-        self._lease, self.first = lease, first
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
 
     def keep_alive(self) -> None:
         self._lease.keep_alive()

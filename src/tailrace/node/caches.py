@@ -10,13 +10,14 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..cache import Backend, Cache, Standing, Ways
 from ..config import CacheClientConfig, CacheConfig, TlsConfig, WorldConfig, decode
 from ..coordination import Coordination
 from ..env import Clock
-from ..errors import CacheMissing, Closed, ConfigError, FileProblem
+from ..errors import CacheMissing, Closed, ConfigError, Denied, FileProblem
 from ..wire import BackendPeer, Server, serve
 from .cache_registry import CacheRegistry, cache_names
 from .hosts import cell_folder, host_id
@@ -169,7 +170,12 @@ class Caches:
             raise FileProblem(f"serve backend {index} of the cache {name} in {folder}: {seen}") from seen
         ways = None
         try:
-            server = serve(backend, [f"unix:{folder}/rpc", *doors.rpc], tls=doors.tls)
+            server = serve(
+                backend,
+                [f"unix:{folder}/rpc", *doors.rpc],
+                tls=doors.tls or self._config.tls,
+                authorize=partial(_authorize, backend),
+            )
             ways = Ways(
                 registry, self._config.cache_client, self._clock, host_id(), self._local.get(name, {}), self._connect
             )
@@ -185,7 +191,7 @@ class Caches:
         return CacheRegistry(self._coordination(), name)
 
     def _connect(self, address: str) -> BackendPeer:
-        return BackendPeer(address)
+        return BackendPeer(address, tls=self._config.tls)
 
     def close(self, *, remove: bool = True) -> None:
         """`remove`: take the memory of the backends here away, too; else it stays readable until someone serves it."""
@@ -196,6 +202,13 @@ class Caches:
             for served in self._served.values():
                 served.close(remove=remove)
             self._served.clear()
+
+
+def _authorize(backend: Backend, names: tuple[str, ...] | None, method: str) -> None:
+    """Who came by the socket of this host was let in by its folder. Others are known by their certificates."""
+    allowed = backend.config.clients
+    if names is not None and allowed and not set(names) & set(allowed):
+        raise Denied(f"{method}: {', '.join(names) or 'nobody'} may not use this cache; add a name to its clients")
 
 
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

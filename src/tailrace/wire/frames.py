@@ -2,7 +2,7 @@
 
 What is made here is what the protobuf library would make, except that zeros are written, too. What comes in another
 shape (a field left out, another order, unknown fields) is still right, so the caller parses it the long way. Through
-the library a frame of 256 KiB costs twice the time of the whole call, nearly all of it for copies.
+the library a call with a frame of 256 KiB costs half as much again, all of it for copies.
 """
 
 from struct import Struct

@@ -65,11 +65,15 @@ class TouchReply(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Keys that the same backends have: those at home at one of them, and of these some partitions (a bit each)."""
+    """Keys that the same backends have: those at home at one of them, and of these some partitions (a bit each).
+
+    `start`: of who asks for a list. Whoever tells it refuses mutations at or below that from then on.
+    """
 
     home: int
     backends: int
     partitions: int
+    start: Version = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,6 @@ class ListPart(Reply):
     tombstones: bytes  # hash and version of erased keys, 32 bytes each
     summary: Version
     complete: bool  # true in the last part only
-    whole: bool  # False: it started empty, and has not yet heard all others that share its keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

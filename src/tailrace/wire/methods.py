@@ -194,17 +194,19 @@ def _decode_digested(data: bytes) -> DigestReply:
 
 
 def _encode_list(shared: Shared) -> bytes:
-    return pb.ListRequest(home=shared.home, backends=shared.backends, partitions=shared.partitions).SerializeToString()
+    return pb.ListRequest(
+        home=shared.home, backends=shared.backends, partitions=shared.partitions, start=_version(shared.start)
+    ).SerializeToString()
 
 
 def _decode_list(data: bytes) -> tuple[Shared]:
     request = _parse(pb.ListRequest, data)
-    return (_shared(request.home, request.backends, request.partitions),)
+    return (_shared(request.home, request.backends, request.partitions, _triple(request.start)),)
 
 
-def _shared(home: int, backends: int, partitions: int) -> Shared:
+def _shared(home: int, backends: int, partitions: int, start: Version = (0, 0, 0)) -> Shared:
     _require(home < backends, f"a home {home} among {backends} backends")
-    return Shared(home=home, backends=backends, partitions=partitions)
+    return Shared(home=home, backends=backends, partitions=partitions, start=start)
 
 
 def _encode_list_part(part: ListPart) -> bytes:
@@ -215,7 +217,6 @@ def _encode_list_part(part: ListPart) -> bytes:
         tombstones=part.tombstones,
         summary=_version(part.summary),
         complete=part.complete,
-        whole=part.whole,
     ).SerializeToString()
 
 
@@ -230,7 +231,6 @@ def _decode_list_part(data: bytes) -> ListPart:
         tombstones=part.tombstones,
         summary=_triple(part.summary),
         complete=part.complete,
-        whole=part.whole,
     )
 
 

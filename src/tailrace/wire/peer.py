@@ -119,7 +119,8 @@ class BackendPeer:
     def lookup(
         self, instance: int, keys: Sequence[bytes], now_s: int, *, deadline_s: float | None = None
     ) -> LookupReply:
-        """Answers to all keys, in several calls if they do not fit one; none if the backend is another instance."""
+        """Answers to all keys, in several calls (each with this deadline) if they do not fit one; none if the backend
+        is another instance."""
         answers: list[Answer | None] = []
         while True:
             reply: LookupReply = self._call(LOOKUP, deadline_s, instance, keys[len(answers) :], now_s)

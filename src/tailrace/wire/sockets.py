@@ -22,7 +22,10 @@ class SocketClaim:
     def __init__(self, path: str) -> None:
         self.path = path
         _check_folder(os.path.dirname(path))
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+        try:
+            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+        except OSError as problem:
+            raise ConfigError(f"address='unix:{path}': its lock cannot be opened: {problem.strerror}") from None
         try:
             self._claim()
         except BaseException:

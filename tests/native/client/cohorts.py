@@ -1,5 +1,6 @@
 """Several cells in one process, ways to them, and engines that can be made to fall silent."""
 
+import math
 import secrets
 import socket
 import threading
@@ -93,19 +94,28 @@ class Gate:
         self._engine = engine
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
-        self._open = threading.Event()
-        self._open.set()
+        self._changing = threading.Condition()
+        self._passing: float = math.inf  # how many answers
         self._sockets: list[socket.socket] = []
         self.asked_bytes = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def shut(self) -> None:
         """What the client asks from now on is not answered until it is opened."""
-        self.asked_bytes = 0
-        self._open.clear()
+        with self._changing:
+            self.asked_bytes, self._passing = 0, 0
 
     def open(self) -> None:
-        self._open.set()
+        self._let(math.inf)
+
+    def let_one(self) -> None:
+        """One answer passes: what waits now, or the next one."""
+        self._let(1)
+
+    def _let(self, count: float) -> None:
+        with self._changing:
+            self._passing += count
+            self._changing.notify_all()
 
     def cut(self) -> None:
         """Both ends see the connection break."""
@@ -116,7 +126,7 @@ class Gate:
     def close(self) -> None:
         self._listener.close()
         self.cut()
-        self._open.set()
+        self.open()
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +149,9 @@ class Gate:
                 if asking:
                     self.asked_bytes += len(content)
                 else:
-                    self._open.wait()
+                    with self._changing:
+                        self._changing.wait_for(lambda: self._passing)
+                        self._passing -= 1
                 sink.sendall(content)
         for one in (source, sink):
             with suppress(OSError):

@@ -37,9 +37,7 @@ def test_the_kinds_are_those_of_the_format():
     st.integers(0, 3),
     st.sampled_from([1, 200, 524_288]),
 )
-def test_every_key_is_in_the_frames_of_its_backends_once_and_in_order(
-    items, kind, places, first_copy, frame_bytes_max
-):
+def test_every_key_is_in_the_frames_of_its_backends_once_and_in_order(items, kind, places, first_copy, frame_bytes_max):
     backends, copies = places
     all_keys, all_values = [key for key, _ in items], [value for _, value in items]
     expected = [(9, 9, number) for number in range(len(items))] if kind == CAS else None

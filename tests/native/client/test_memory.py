@@ -127,7 +127,9 @@ def test_removed_memory_is_trouble_and_the_others_answer():
         made.cells[0].close(remove=True)
         for _ in range(2):
             assert client.get_many([b"k"], 0) == [b"v"]
-        asked = client.get_many([b"k %d" % number for number in range(20)], 0)  # some of these ask the removed one first
+        asked = client.get_many(
+            [b"k %d" % number for number in range(20)], 0
+        )  # some of these ask the removed one first
         assert asked == [None] * 20
         assert client.troubles() == {0: TROUBLE_VIEW}
         made.cells[1].close(remove=True)

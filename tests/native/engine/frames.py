@@ -19,11 +19,13 @@ RANGE = struct.Struct("<IIQQ16s")
 ANSWER = struct.Struct("<IHHQQQQQQII")
 SCANNED = struct.Struct("<HHIQIIQII")
 FETCHED = struct.Struct("<HHI")
-PING, SCAN, READ = 0, 1, 2
+MUTATED = struct.Struct("<HHIQII")
+PING, SCAN, READ, MUTATE = range(4)
 WELCOMED, NO_MAGIC, NO_VERSION, NO_TICKET, NO_PLACE = range(5)
 ANSWERED, CHANGED_HANDS, MALFORMED = range(3)
 INDEX, DATA = 1, 2
 DONE, CHANGED, STALE, OUTSIDE = range(4)
+WRONG, SHUT = 1, 2
 FOUND, HIT, MISS, ASK, UNSETTLED, REVOKED = range(1, 7)
 
 Version = tuple[int, int, int]
@@ -78,6 +80,16 @@ class Fetched:
 
 
 @dataclass(frozen=True)
+class Mutated:
+    status: int
+    raw: bytes = b""  # outcomes, or words
+    floor: Version = (0, 0, 0)
+
+    def pack(self) -> bytes:
+        return MUTATED.pack(self.status, 0, len(self.raw), *self.floor) + padded(self.raw)
+
+
+@dataclass(frozen=True)
 class Range:
     region: int
     size: int
@@ -100,7 +112,7 @@ class Answer:
     buckets: int
     reserved: int
     first: int
-    items: tuple[Scanned | Fetched, ...] = ()
+    items: tuple[Scanned | Fetched | Mutated, ...] = ()
 
     def pack(self) -> bytes:
         body = b"".join(item.pack() for item in self.items)
@@ -113,10 +125,10 @@ class Answer:
         size, kind, status, tag, *head, first, count = ANSWER.unpack_from(raw)
         assert size == len(raw)
         assert size % 8 == 0
-        items: list[Scanned | Fetched] = []
+        items: list[Scanned | Fetched | Mutated] = []
         at = ANSWER.size
         for _ in range(count):
-            layout = SCANNED if kind == SCAN else FETCHED
+            layout = {SCAN: SCANNED, READ: FETCHED, MUTATE: MUTATED}[kind]
             state, zero, data_bytes, *entry = layout.unpack_from(raw, at)
             at += layout.size
             data, padding = raw[at : at + data_bytes], raw[at + data_bytes : at + len(padded(data_bytes))]
@@ -125,6 +137,9 @@ class Answer:
             if kind == SCAN:
                 clock, client, sequence, *place = entry
                 items.append(Scanned(state, data, (clock, client, sequence), *place))
+            elif kind == MUTATE:
+                clock, client, sequence = entry
+                items.append(Mutated(state, data, (clock, client, sequence)))
             else:
                 items.append(Fetched(state, data))
         assert at == size
@@ -163,7 +178,9 @@ class HungUp(Exception):
 class Peer:
     """One connection that waits for each answer. Raises HungUp when the engine ends it."""
 
-    def __init__(self, address: tuple[str, int], ticket: bytes | None = None, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self, address: tuple[str, int], ticket: bytes | None = None, receive_buffer: int | None = None
+    ) -> None:
         self.socket = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -238,7 +255,9 @@ class Peer:
                 return answers
             assert answer.items
 
-    def scan(self, hashes: Iterable[bytes], now_s: int = 0, data_bytes_max: int = 1 << 20, **more: int) -> list[Scanned]:
+    def scan(
+        self, hashes: Iterable[bytes], now_s: int = 0, data_bytes_max: int = 1 << 20, **more: int
+    ) -> list[Scanned]:
         answers = self.ask(SCAN, list(hashes), now_s=now_s, data_bytes_max=data_bytes_max, **more)
         assert all(answer.status == ANSWERED for answer in answers)
         return [item for answer in answers for item in answer.items if isinstance(item, Scanned)]
@@ -247,6 +266,12 @@ class Peer:
         answers = self.ask(READ, [each.pack() for each in ranges], **more)
         assert all(answer.status == ANSWERED for answer in answers)
         return [item for answer in answers for item in answer.items if isinstance(item, Fetched)]
+
+    def mutate(self, frame: bytes, **more: int) -> Mutated:
+        (answer,) = self.ask(MUTATE, [frame], **more)
+        (item,) = answer.items
+        assert isinstance(item, Mutated)
+        return item
 
     def ping(self) -> Answer:
         (answer,) = self.ask(PING)

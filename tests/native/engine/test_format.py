@@ -32,9 +32,7 @@ def test_the_stubs_name_the_members_that_are_there():
         stubbed |= {node.target.id for node in classes[name].body if isinstance(node, ast.AnnAssign)}
         real = {member for member in vars(getattr(door, name)) if not member.startswith("_")}
         assert {member for member in stubbed if not member.startswith("_")} == real, name
-    values = {
-        node.targets[0].id: node.value.value for node in classes["State"].body if isinstance(node, ast.Assign)
-    }
+    values = {node.targets[0].id: node.value.value for node in classes["State"].body if isinstance(node, ast.Assign)}
     assert values == {state.name: state.value for state in State}
 
 
@@ -55,6 +53,7 @@ def test_the_stubs_have_the_defaults_that_hold():
         ("answer", frames.ANSWER),
         ("scanned", frames.SCANNED),
         ("fetched", frames.FETCHED),
+        ("mutated", frames.MUTATED),
     ],
 )
 def test_sizes_are_those_of_the_page(name, layout):
@@ -152,12 +151,12 @@ def test_closed_ones_say_so():
         link = link_to(engine)
         link.close()
         link.close()
-        with pytest.raises(ValueError, match="the link to .* is closed"):
+        with pytest.raises(ValueError, match=r"the link to .* is closed"):
             link.scan([b"key"], 0)
         engine.close()
         engine.close()
         for call in (engine.stats, lambda: engine.admit(bytes(32), 1.0), lambda: engine.revoke(bytes(32))):
-            with pytest.raises(ValueError, match="the engine for .* is closed"):
+            with pytest.raises(ValueError, match=r"the engine for .* is closed"):
                 call()
 
 

@@ -132,7 +132,7 @@ def test_a_ticket_in_small_pieces_is_one_too():
 
 
 def test_requests_may_follow_a_hello_at_once():
-    with served() as (cell, engine), peer_of(engine) as first:
+    with served() as (_, engine), peer_of(engine) as first:
         ping = first.request(0)
         with Peer(engine.address) as peer:
             peer.send(hello(ticket_for(engine)) + ping * 10)

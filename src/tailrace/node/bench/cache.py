@@ -25,8 +25,8 @@ from .limit import Memcpy
 from .ours import Backends, Ours
 from .peers import Generator, Memcached, Overlapped, PeerFailed, PeerMissing, Redis, Wire
 from .peers.generators import memaslap, redis_benchmark
-from .report import Figure, result
-from .score import Figures, Score, case_figures, headline
+from .report import result
+from .score import OTHERS, OTHERS_MAX, Figures, Score, case_figures, headline
 from .slices import Case, Measured, Slices, side_by_side
 from .system import System, machine_cpu_s
 
@@ -41,8 +41,6 @@ CASES = [
     *(Case("set", size, value_bytes, _SET_BATCH) for size, value_bytes in _SIZES.items()),
 ]
 _FINALISTS = 2
-_OTHERS_MAX = 0.1
-_OTHERS = Figure("others_cpu_share", "share", "CPU time that others on this machine, or its host, took meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def run(repeats: int = 5, progress: Progress = lambda line: None, quick: bool = 
         told = contest.told()
     settings = {"keys": amounts.keys, "quick": quick}
     measured = result(list(runs[0]), [{figure.name: run[figure] for figure in run} for run in runs], settings)
-    if (others := measured["summary"][_OTHERS.name]) > _OTHERS_MAX:
+    if (others := measured["summary"][OTHERS.name]) > OTHERS_MAX:
         progress(
             f"others took {others:.0%} of this machine meanwhile: figures are low, and ratios blurred, "
             "most of all with systems that need two cores; run it again when it is quiet"
@@ -189,7 +187,7 @@ class _Contest:
             figures |= self._case(case)
         busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
-        return {**headline(figures), _OTHERS: others, **figures}
+        return {**headline(figures), OTHERS: others, **figures}
 
     def told(self) -> dict[str, dict[str, int]]:
         """What our clients have counted: whether a read had to be repeated, or the backend to be asked."""

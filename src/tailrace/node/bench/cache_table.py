@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .score import AT_MOST
+from .score import AT_MOST, OTHERS, OTHERS_MAX
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,7 @@ def _goals(result: Mapping[str, Any]) -> "Table":
     rows = Table(title=f"Cache: medians of {len(result['runs'])} repeats ({settings})", title_justify="left")
     for heading in ("figure", "median", "lowest", "highest", "unit", "goal", "what"):
         rows.add_column(heading, justify="right" if heading in ("median", "lowest", "highest", "goal") else "left")
+    disturbed = result["summary"][OTHERS.name] > OTHERS_MAX
     cases = tuple(f"{case}_" for case in result["tried"])
     for figure in result["figures"]:
         name, goal = figure["name"], figure["goal"]
@@ -32,7 +33,8 @@ def _goals(result: Mapping[str, Any]) -> "Table":
         if goal is not None:
             below = name in AT_MOST
             met = median <= goal if below else median >= goal
-            mark = f"{'at most ' if below else ''}{goal:g} {'met' if met else 'missed'}"
+            verdict = "unsure, disturbed" if disturbed else "met" if met else "missed"
+            mark = f"{'at most ' if below else ''}{goal:g} {verdict}"
         rows.add_row(name, _shown(median), _shown(low), _shown(high), figure["unit"], mark, figure["what"])
     for missing in result["missing"]:
         rows.add_row("", "", "", "", "", "", missing)

@@ -11,6 +11,9 @@ Figures = dict[Figure, float]
 
 #: Figures whose goal is an upper bound.
 AT_MOST = {"shm_server_cpu_us_per_op"}
+OTHERS = Figure("others_cpu_share", "share", "CPU time that others on this machine, or its host, took meanwhile")
+#: Beyond this, whether a goal is met is anybody's guess: the limit itself was seen at half its rate.
+OTHERS_MAX = 0.1
 
 
 class Score:

@@ -71,7 +71,13 @@ def create(
 ) -> None:
     """Make a cache. What is not said comes from tailrace.toml in the world's folder, if there is one."""
     with reported(as_json=json, debug=debug), open_or_make(world) as opened:
-        said: dict[str, Any] = {"mode": mode, "backends": backends, "memory_bytes": memory, "policy": policy, "ttl_s": ttl}
+        said: dict[str, Any] = {
+            "mode": mode,
+            "backends": backends,
+            "memory_bytes": memory,
+            "policy": policy,
+            "ttl_s": ttl,
+        }
         if mode is not None and backends is None and mode in CACHE_MODES:
             said["backends"] = max(CACHE_MODES[mode][0], opened.config.cache(cache).backends)
         config = opened.create_cache(cache, **{name: value for name, value in said.items() if value is not None})

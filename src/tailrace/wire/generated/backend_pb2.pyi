@@ -143,32 +143,32 @@ class DigestReply(_message.Message):
     def __init__(self, instance: _Optional[int] = ..., config_id: _Optional[int] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class ListRequest(_message.Message):
-    __slots__ = ("home", "backends", "partitions")
+    __slots__ = ("home", "backends", "partitions", "start")
     HOME_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     home: int
     backends: int
     partitions: int
-    def __init__(self, home: _Optional[int] = ..., backends: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
+    start: Version
+    def __init__(self, home: _Optional[int] = ..., backends: _Optional[int] = ..., partitions: _Optional[int] = ..., start: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class ListPart(_message.Message):
-    __slots__ = ("instance", "config_id", "records", "tombstones", "summary", "complete", "whole")
+    __slots__ = ("instance", "config_id", "records", "tombstones", "summary", "complete")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CONFIG_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config_id: int
     records: bytes
     tombstones: bytes
     summary: Version
     complete: bool
-    whole: bool
-    def __init__(self, instance: _Optional[int] = ..., config_id: _Optional[int] = ..., records: _Optional[bytes] = ..., tombstones: _Optional[bytes] = ..., summary: _Optional[_Union[Version, _Mapping]] = ..., complete: _Optional[bool] = ..., whole: _Optional[bool] = ...) -> None: ...
+    def __init__(self, instance: _Optional[int] = ..., config_id: _Optional[int] = ..., records: _Optional[bytes] = ..., tombstones: _Optional[bytes] = ..., summary: _Optional[_Union[Version, _Mapping]] = ..., complete: _Optional[bool] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("hashes",)
