@@ -14,7 +14,7 @@ from struct import Struct
 
 from ..config import CacheConfig
 from ..env import Clock
-from ..errors import CacheMissing, LeaseExpired, TailraceError, WireRefused
+from ..errors import CacheMissing, Closed, LeaseExpired, TailraceError, WireRefused
 from ..native.cell import SLAB_BYTES, Cell
 from ..native.engine import Engine
 from ..wire import (
@@ -37,7 +37,8 @@ from .registry import BackendRecord, Registry, Tenure
 from .versions import NOTHING, Version
 from .whole import Healer
 
-_TICK_S = 0.25  # how often it says that it is alive, and collects
+_TICK_S = 0.25  # how often it collects, and looks if it is due for something else
+_ALIVE_S = 1.0  # how often it says that it is alive
 _COLLECT_KEYS = 4096  # looked at in one tick
 _TICKET_S = 10.0
 _REQUEST_BYTES = 1 << 20  # of a frame of mutations that an engine takes
@@ -80,6 +81,7 @@ class Backend:
         self._keeper: threading.Thread | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
+        self._shut = False
         self.start, self._fence, self.fenced = NOTHING, NOTHING, 0
         try:
             mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
@@ -108,6 +110,13 @@ class Backend:
     def engine_address(self) -> str:
         """Empty: it has none."""
         return self._record.engine
+
+    @property
+    def _open(self) -> Cell:
+        """The memory, for those who ask. One that is shut says so in words that callers understand."""
+        if self._shut:
+            raise Closed(f"backend {self.index} of the cache {self._registry.name} is shut; nothing was changed")
+        return self._cell
 
     @property
     def _config_id(self) -> int:
@@ -175,7 +184,7 @@ class Backend:
         if instance == self.instance:
             now_us = self._clock.time_us()
             try:
-                outcomes, floor = self._cell.apply(
+                outcomes, floor = self._open.apply(
                     frame, now_us // 1_000_000, now_us + int(self.config.clock_error_s * 1_000_000)
                 )
             except ValueError as wrong:
@@ -185,16 +194,16 @@ class Backend:
     def lookup(self, instance: int, keys: Sequence[bytes], now_s: int) -> LookupReply:
         answers: list[Answer | None] = []
         if instance == self.instance:
-            found = self._cell.get_many(keys, now_s)
+            found = self._open.get_many(keys, now_s)
             answers = [None if pair is None else Answer(pair[0], pair[1], 0) for pair in found]
         return LookupReply(instance=self.instance, config_id=self._config_id, answers=answers)
 
     def touch(self, hashes: bytes) -> TouchReply:
-        self._cell.touch([hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)])
+        self._open.touch([hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)])
         return TouchReply(instance=self.instance, config_id=self._config_id)
 
     def digest(self, shared: Shared) -> DigestReply:
-        digests = self._cell.digest(shared.home, shared.backends)
+        digests = self._open.digest(shared.home, shared.backends)
         return DigestReply(instance=self.instance, config_id=self._config_id, digests=digests)
 
     def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
@@ -202,10 +211,10 @@ class Backend:
         it lost when it started was dropped, too."""
         if shared.start > self._fence:
             self._fence, self.fenced = Version(*shared.start), self.fenced + 1
-            self._cell.fence(self._fence)
-        records = self._cell.known(shared.home, shared.backends, shared.partitions)
-        tombstones = b"".join(key + _packed(version) for key, version in self._cell.tombstones())
-        summary = max(self.start, self._cell.summary_version)
+            self._open.fence(self._fence)
+        records = self._open.known(shared.home, shared.backends, shared.partitions)
+        tombstones = b"".join(key + _packed(version) for key, version in self._open.tombstones())
+        summary = max(self.start, self._open.summary_version)
         for at in range(0, max(len(records), len(tombstones), 1), _PART_BYTES):
             end = at + _PART_BYTES
             yield ListPart(
@@ -219,12 +228,12 @@ class Backend:
 
     def fetch(self, hashes: bytes) -> Iterator[FetchPart]:
         while hashes:
-            frame, done = self._cell.fetch(hashes, _PART_BYTES)
+            frame, done = self._open.fetch(hashes, _PART_BYTES)
             yield FetchPart(instance=self.instance, config_id=self._config_id, frame=frame)
             hashes = hashes[HASH_BYTES * done :]
 
     def stats(self) -> StatsReply:
-        found = self._cell.stats() | {"whole": int(self.whole), "pid": os.getpid()}
+        found = self._open.stats() | {"whole": int(self.whole), "pid": os.getpid()}
         if self._healer is not None:
             found |= self._healer.stats()
         for engine in self._engines:
@@ -236,12 +245,14 @@ class Backend:
 
     def _keep(self) -> None:
         changes = self._registry.changes(self._standing.revision)
-        repair_at_s = self._clock.monotonic_s()
+        repair_at_s = alive_at_s = self._clock.monotonic_s()
         try:
             while not self._stopping.is_set():
                 self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
                 try:
-                    self._stay_entered()
+                    if self._clock.monotonic_s() >= alive_at_s:
+                        self._stay_entered()
+                        alive_at_s = self._clock.monotonic_s() + _ALIVE_S
                     if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
                         whole = self._healer.heal()
                         repair_at_s = self._clock.monotonic_s() + (self.config.repair_s if whole else _TICK_S)
@@ -286,6 +297,7 @@ class Backend:
                 self._tenure.leave()
         for engine in self._engines:
             engine.close()
+        self._shut = True
         self._cell.close(remove=remove)
 
 

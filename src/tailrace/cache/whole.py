@@ -60,7 +60,7 @@ class Healer:
         for group in self._groups:
             try:
                 self._compare(group)
-            except TailraceError:
+            except (TailraceError, ValueError):  # ValueError: one of this process was shut while it answered
                 complete = False
                 self._counts["repairs_waiting"] += 1
         self.whole = self.whole or complete

@@ -7,24 +7,24 @@ caches/NAME/backends/00002  where backend 2 serves; held by its lease, so it goe
 
 import json
 import threading
+import time
 from dataclasses import asdict, replace
 
 from ..cache import BackendRecord, CacheRecord, Standing
 from ..config import CacheConfig, decode, encode
 from ..coordination import (
-    Compacted,
     Coordination,
     Delete,
     Entry,
     Lease,
     Put,
-    Watch,
     compare_and_swap,
     put_if_absent,
 )
-from ..errors import CacheExists, CacheMissing, Closed, Corrupt
+from ..errors import CacheExists, CacheMissing, Corrupt
 from ..model import check_name
 
+_LOOK_S = 0.2
 LEASE_S = 3.0  # a backend that was silent for so long is taken for dead
 
 
@@ -126,33 +126,30 @@ class _Tenure:
 
 
 class _Changes:
+    """Looks now and then rather than watching: whoever is in a hurry finds a changed backend by asking it."""
+
     def __init__(self, store: Coordination, prefix: str, after_revision: int) -> None:
         self._store, self._prefix = store, prefix
-        self._closing = threading.Lock()
-        self._closed = False
-        self._watch = self._open(after_revision)
+        self._closed = threading.Event()
+        self._seen = self._look() if after_revision == 0 else None
+        self._after = after_revision
 
-    def _open(self, after_revision: int | None) -> Watch:
-        try:
-            return self._store.watch(self._prefix, after_revision)
-        except Compacted:
-            return self._store.watch(self._prefix)
+    def _look(self) -> dict[str, int]:
+        return {entry.key: entry.revision for entry in self._store.range(self._prefix).entries}
 
     def wait(self, timeout_s: float) -> bool:
-        try:
-            return bool(self._watch.poll(timeout_s))
-        except Compacted:  # so much has changed that nobody remembers what
-            with self._closing:
-                if not self._closed:
-                    self._watch = self._open(None)
-            return True
-        except Closed:
-            return False
+        end_s = time.monotonic() + timeout_s
+        while True:
+            found = self._look()
+            before, self._seen = self._seen, found
+            if found != before and (before is not None or max(found.values(), default=0) > self._after):
+                return True
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or self._closed.wait(min(left_s, _LOOK_S)):
+                return False
 
     def close(self) -> None:
-        with self._closing:
-            self._closed = True
-            self._watch.close()
+        self._closed.set()
 
 
 def cache_names(coordination: Coordination) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +39,8 @@ class Served:
         self.ways.close()
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # others may serve backends of the same cache
+                os.rmdir(os.path.dirname(self.folder))
 
 
 @dataclass(frozen=True, slots=True)
