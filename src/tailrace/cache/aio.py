@@ -32,7 +32,9 @@ class AsyncCache:
     async def set(self, key: bytes, value: bytes, **how: Any) -> Version:
         return await asyncio.to_thread(self._cache.set, key, value, **how)
 
-    async def set_many(self, items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]], **how: Any) -> list[Version]:
+    async def set_many(
+        self, items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]], **how: Any
+    ) -> Sequence[Version]:
         return await asyncio.to_thread(self._cache.set_many, items, **how)
 
     async def erase(self, key: bytes, **how: Any) -> None:

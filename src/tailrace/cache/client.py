@@ -31,7 +31,7 @@ from .aio import AsyncCache
 from .lookup import Found, decide
 from .mutations import Post
 from .tally import Tally, Verdict
-from .versions import NOTHING, HybridClock, Version
+from .versions import NOTHING, HybridClock, Version, Versions
 from .ways import Reading, Ways
 
 _STALE_RETRIES = 8
@@ -163,7 +163,7 @@ class Cache:
         *,
         ttl_s: float | None = None,
         deadline_s: float | None = None,
-    ) -> list[Version]:
+    ) -> Sequence[Version]:
         """Set many keys in few calls; their versions. Keys are independent: what fails names its keys in the error."""
         pairs = items.items() if isinstance(items, Mapping) else items
         keys, values = [], []
@@ -207,18 +207,18 @@ class Cache:
         expected: list[tuple[int, int, int]] | None,
         ttl_s: float | None,
         deadline_s: float | None,
-    ) -> list[Version]:
+    ) -> Sequence[Version]:
         if self._closing.is_set():
             raise Closed(f"the cache {self.name} was closed; open it again")
         if not keys:
-            return []
+            return ()
         config = self.settings
         ttl = config.ttl_s if ttl_s is None else ttl_s
         if ttl is not None and ttl < 1:
             raise ValueError(f"ttl_s={ttl}: an entry lives for whole seconds, 1 or more")
         expiry_s = 0 if ttl is None or kind == KIND_ERASE else int(self._clock.time_us() / 1e6 + ttl)
         deadline_at = self._clock.monotonic_s() + (self._config.deadline_s if deadline_s is None else deadline_s)
-        versions: list[Version] = []
+        versions: Sequence[Version] = ()
         left = list(range(len(keys)))
         for attempt in range(1 + _STALE_RETRIES):
             first = self._nominate(len(left))
@@ -229,10 +229,11 @@ class Cache:
                 expected if expected is None or len(left) == len(keys) else [expected[i] for i in left],
                 expiry_s,
             )
-            nominated = [Version(first.clock_us, first.client, first.sequence + i) for i in range(len(left))]
+            nominated = Versions(first, len(left))
             if len(left) == len(keys):
                 versions = nominated
             else:
+                versions = list(versions)
                 for i, version in zip(left, nominated, strict=True):
                     versions[i] = version
             send = self._send_by_home if kind == KIND_CAS else self._send

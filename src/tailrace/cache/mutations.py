@@ -25,7 +25,7 @@ _IN_FLIGHT = 8  # calls on their way at once; a frame is at most half a megabyte
 _RETRY_S = 0.5  # before an engine that could not be reached is tried again
 _OUTCOMES = tuple(Outcome)
 
-Frame = tuple[int, bytes, list[int]]  # the backend, the packed mutations, and the numbers of their keys
+Frame = tuple[int, bytes, Sequence[int]]  # the backend, the packed mutations, and the numbers of their keys
 Answer = MutateReply | TailraceError
 
 

@@ -3,7 +3,8 @@
 Invariant: the versions of one clock ascend, and are above every version it has observed. Pure: the time is told to it.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, overload
 
 SEQUENCES = 1 << 32  # of one clock value
 
@@ -17,6 +18,33 @@ class Version(NamedTuple):
 
 
 NOTHING = Version(0, 0, 0)
+
+
+class Versions(Sequence[Version]):
+    """Consecutive ones. Whoever sets a thousand keys rarely asks for their versions, so they are made when asked for.
+
+    >>> Versions(Version(100, 7, 3), 2)[-1]
+    Version(clock_us=100, client=7, sequence=4)
+    """
+
+    __slots__ = ("_first", "_numbers")
+
+    def __init__(self, first: Version, count: int) -> None:
+        self._first, self._numbers = first, range(count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Version: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Version]: ...
+
+    def __getitem__(self, at: int | slice) -> Version | list[Version]:
+        if isinstance(at, slice):
+            return [self[number] for number in self._numbers[at]]
+        return self._first._replace(sequence=self._first.sequence + self._numbers[at])
 
 
 class HybridClock:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from enum import IntEnum
 from os import PathLike
 from typing import Literal, overload
@@ -25,7 +26,7 @@ def pack(
     copies: int,
     first_copy: int = 0,
     frame_bytes_max: int = 65536,
-) -> list[tuple[int, bytes, list[int]]]: ...
+) -> list[tuple[int, bytes, Sequence[int]]]: ...
 
 class Delivery(IntEnum):
     TAKEN = 1
@@ -43,7 +44,7 @@ class Couriers:
     def detach(self, backend: int) -> None: ...
     def attached(self, backend: int) -> bool: ...
     def deliver(
-        self, frames: list[tuple[int, bytes, list[int]]], deadline_s: float
+        self, frames: list[tuple[int, bytes, Sequence[int]]], deadline_s: float
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
 class CellClient:

@@ -568,73 +568,96 @@ cdef class Couriers:
             self.busy = False
 
 
-def pack(int kind, list keys not None, values, version, expected, uint32_t expiry_s, uint32_t backends,
+def pack(int kind, list keys not None, list values, version, list expected, uint32_t expiry_s, uint32_t backends,
          uint32_t copies, uint32_t first_copy=0, uint64_t frame_bytes_max=65536):
-    """Frames for the backends that have these keys: [(backend, frame, [the keys' numbers])]; without the first copies,
-    of which a key's home is one, if some are to be left out.
+    """Frames for the backends that have these keys: [(backend, frame, the keys' numbers)]; without the first copies, of
+    which a key's home is one, if some are to be left out.
 
     Key number i gets the version (clock, client, sequence + i). `values` is a list of bytes, or None to erase;
     `expected` is a list of versions, for compare-and-set.
     """
     cdef Py_ssize_t count = len(keys), i
-    cdef tr_mutation_header header
-    cdef tr_slice slice
-    cdef uint64_t bytes_here
-    cdef uint32_t backend, copy
-    cdef uint8_t *at
-    cdef uint64_t filled, taken
-    cdef tr_frame_header head
-    cdef list packed = [], numbers
-    cdef list groups = [[] for _ in range(backends)]
-    cdef bytes key, value, frame
+    cdef tr_slice key
+    cdef uint32_t backend
+    cdef uint32_t *homes
+    cdef list packed = []
     if not 1 <= copies <= backends:
         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
     if values is not None and len(values) != count or expected is not None and len(expected) != count:
         raise ValueError(f"{count} keys, but another number of values or versions")
-    for i in range(count):
-        key = <bytes?> keys[i]
-        if values is not None:
-            value = <bytes?> values[i]
-            if len(value) > 0xFFFFFFF0:
-                raise ValueError(f"a value of {len(value)} bytes")
-        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
-        backend = tr_home_of(tr_key_hash_of(slice), backends)
-        for copy in range(first_copy, copies):
-            (<list> groups[(backend + copy) % backends]).append(i)
+    if version[2] + count > 0xFFFFFFFF:
+        raise ValueError(f"{count} keys do not fit behind sequence {version[2]}")
+    homes = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
+    if homes == NULL:
+        raise MemoryError(f"no memory for {count} keys")
+    try:
+        for i in range(count):
+            one = <bytes?> keys[i]
+            key.at, key.count = <const uint8_t *> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one)
+            if key.count > 0x7FFFFFFF or values is not None and len(<bytes?> values[i]) > 0x7FFFFFFF:
+                raise ValueError(f"key {i} or its value has more bytes than any entry")
+            homes[i] = tr_home_of(tr_key_hash_of(key), backends)
+        for backend in range(backends):
+            _pack_for(packed, backend, kind, keys, values, version, expected, expiry_s, homes, backends, copies,
+                      first_copy, frame_bytes_max)
+        return packed
+    finally:
+        free(homes)
+
+
+cdef inline bint _has(uint32_t home, uint32_t backend, uint32_t backends, uint32_t copies, uint32_t first_copy) noexcept:
+    cdef uint32_t copy = (backend + backends - home) % backends
+    return first_copy <= copy < copies
+
+
+cdef inline uint64_t _bytes_of(list keys, list values, Py_ssize_t i) noexcept:
+    return tr_mutation_bytes(PyBytes_GET_SIZE(keys[i]), 0 if values is None else PyBytes_GET_SIZE(values[i]))
+
+
+cdef _pack_for(list packed, uint32_t backend, int kind, list keys, list values, version, list expected,
+               uint32_t expiry_s, uint32_t *homes, uint32_t backends, uint32_t copies, uint32_t first_copy,
+               uint64_t frame_bytes_max):
+    """This backend's keys in as many frames as they need."""
+    cdef Py_ssize_t count = len(keys), i = 0, end
+    cdef uint64_t size, taken, more
+    cdef uint32_t first_sequence = version[2]
+    cdef tr_mutation_header header
+    cdef tr_frame_header head
+    cdef bytes frame
+    cdef uint8_t *at
+    cdef bint all_of_them
     memset(&header, 0, sizeof(header))
-    header.kind, header.expiry_s = kind, expiry_s
-    header.version.clock, header.version.client = version[0], version[1]
-    cdef uint64_t first_sequence = version[2]
-    if first_sequence + count > 0xFFFFFFFF:
-        raise ValueError(f"{count} keys do not fit behind sequence {first_sequence}")
-    for backend in range(backends):
-        numbers = <list> groups[backend]
-        filled = 0
-        while filled < <uint64_t> len(numbers):
-            taken, bytes_here = 0, TR_FRAME_HEADER_BYTES
-            while filled + taken < <uint64_t> len(numbers):
-                i = numbers[filled + taken]
-                more = tr_mutation_bytes(len(<bytes> keys[i]), len(<bytes> values[i]) if values is not None else 0)
-                if taken and (bytes_here + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
+    header.kind, header.expiry_s, header.version.clock, header.version.client = kind, expiry_s, version[0], version[1]
+    while i < count:
+        size, taken, end, all_of_them = TR_FRAME_HEADER_BYTES, 0, i, True
+        while end < count:
+            if _has(homes[end], backend, backends, copies, first_copy):
+                more = _bytes_of(keys, values, end)
+                if taken and (size + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
                     break
-                bytes_here += more
+                size += more
                 taken += 1
-            frame = PyBytes_FromStringAndSize(NULL, bytes_here)
-            at = <uint8_t *> PyBytes_AS_STRING(frame)
-            head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
-            memcpy(at, &head, sizeof(head))
-            at += sizeof(head)
-            for n in range(filled, filled + taken):
-                i = numbers[n]
-                key = <bytes> keys[i]
-                header.key_bytes = PyBytes_GET_SIZE(key)
-                header.version.sequence = <uint32_t> (first_sequence + i)
-                value = <bytes> values[i] if values is not None else b""
-                header.value_bytes = PyBytes_GET_SIZE(value)
+            else:
+                all_of_them = False
+            end += 1
+        if not taken:
+            return
+        frame = PyBytes_FromStringAndSize(NULL, size)
+        at = <uint8_t *> PyBytes_AS_STRING(frame)
+        head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
+        memcpy(at, &head, sizeof(head))
+        at += sizeof(head)
+        numbers = range(i, end) if all_of_them else []
+        while i < end:
+            if _has(homes[i], backend, backends, copies, first_copy):
+                header.key_bytes = <uint32_t> PyBytes_GET_SIZE(keys[i])
+                header.value_bytes = 0 if values is None else <uint32_t> PyBytes_GET_SIZE(values[i])
+                header.version.sequence = first_sequence + <uint32_t> i
                 if expected is not None:
-                    clock, client, sequence = expected[i]
-                    header.expected.clock, header.expected.client, header.expected.sequence = clock, client, sequence
-                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(key), PyBytes_AS_STRING(value))
-            packed.append((backend, frame, numbers[filled:filled + taken] if taken < <uint64_t> len(numbers) else numbers))
-            filled += taken
-    return packed
+                    header.expected.clock, header.expected.client, header.expected.sequence = expected[i]
+                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(keys[i]),
+                                       NULL if values is None else PyBytes_AS_STRING(values[i]))
+                if not all_of_them:
+                    (<list> numbers).append(i)
+            i += 1
+        packed.append((backend, frame, numbers))

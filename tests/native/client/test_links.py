@@ -39,7 +39,7 @@ def test_small_values_come_along_and_large_ones_are_read_after():
         for cell in made.cells:
             cell.set(b"small", bytes(100), (1, 1, 0))
             cell.set(b"large", bytes(1000), (1, 1, 0))
-        client = made.client(3, 2, "engine", data_bytes_max=512)
+        client = made.client(3, 2, "engine", data_bytes_max=512, hedge_s=3600)
         assert client.get_many([b"small", b"large"], 0) == [bytes(100), bytes(1000)]
         stats = client.stats()
         assert (stats["scan_reads"], stats["two_step_reads"], stats["hits"]) == (1, 1, 2)
@@ -47,9 +47,8 @@ def test_small_values_come_along_and_large_ones_are_read_after():
         def total(name):
             return sum(engine.stats()[name] for engine in made.engines.values())
 
-        wait_until(lambda: total("scanned") == 6, "all engines to have been asked for both")
-        assert total("sent") == 1, "one replica brings the bytes"
-        assert total("read") == 1
+        # Who brings the bytes is one replica, for either; which the engines' threads say a moment after their answers.
+        wait_until(lambda: (total("scanned"), total("sent"), total("read")) == (6, 1, 1), "the engines' counts")
 
 
 def test_without_room_for_data_everything_takes_two_steps():
@@ -67,7 +66,7 @@ def test_a_batch_asks_each_engine_once_or_twice():
     with cohort(3) as made:
         keys = [b"key %d" % number for number in range(200)]
         fill(made, keys)
-        client = made.client(3, 2, "engine")
+        client = made.client(3, 2, "engine", hedge_s=3600)
         assert client.get_many(keys, 0) == [key * 10 for key in keys]
         assert all(engine.stats()["requests"] <= 2 for engine in made.engines.values())
 
