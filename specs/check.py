@@ -4,7 +4,7 @@ Invariant: a verdict is given only after a complete search, or for a violated as
 memory, depth or time is an error, never a verdict. Files are written to a temporary folder only.
 
     python specs/check.py                     the small checks and all broken protocols, under a minute
-    python specs/check.py --full              the large checks as well: hours, and up to 12 GB
+    python specs/check.py --full              the large checks as well: up to half an hour and 6 GB
     python specs/check.py no-fence            only what is named; a broken protocol tells its shortest story
 """
 
@@ -305,6 +305,14 @@ LARGE = [
         switches="VERSIONS=2 PULLERS=7 CRASHES=2 FRAGILE=7",
         memory_mb=12000,
         table_bits=27,
+        optimize="-O2",
+    ),
+    Check(
+        name="two-crashes-3",
+        says="three mutations, two failures, two replicas that repair themselves at once",
+        switches="VERSIONS=3 PULLERS=3 CRASHES=2 FRAGILE=3 DROPPERS=4",
+        memory_mb=12000,
+        table_bits=26,
         optimize="-O2",
     ),
     Check(

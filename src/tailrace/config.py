@@ -158,7 +158,7 @@ class CacheClientConfig:
     """How a client uses a cache."""
 
     deadline_s: float = 0.5  # of one call, with all its retries
-    attempts_max: int = 8  # of one key, when replicas differ or bytes are torn
+    attempts_max: int = 32  # of one key, when replicas differ or bytes are torn: some 30 ms in all
     hedge_s: float = 0.03  # a relaxed read asks another replica after this
     inline_bytes_max: int = 16 * KIB  # larger values are not sent along with the index, but read in a second step
     touch_s: float = 1.0  # how often the backends are told which keys were read, if their policy asks for it

@@ -114,7 +114,7 @@ class Backend:
     @property
     def _open(self) -> Cell:
         """The memory, for those who ask. One that is shut says so in words that callers understand."""
-        if self._shut:
+        if self._shut or self.stopped:
             raise Closed(f"backend {self.index} of the cache {self._registry.name} is shut; nothing was changed")
         return self._cell
 
@@ -263,11 +263,16 @@ class Backend:
         finally:
             changes.close()
 
-    def _stay_entered(self) -> None:
+    def _lives(self) -> bool:
         assert self._tenure is not None
         try:
             self._tenure.keep_alive()
         except LeaseExpired:
+            return False
+        return True
+
+    def _stay_entered(self) -> None:
+        if not self._lives():
             self._tenure = self._registry.enter(self.index, self._record)
 
     def _follow(self) -> None:
@@ -275,17 +280,24 @@ class Backend:
         try:
             standing = self._registry.standing()
         except CacheMissing:
-            self._stopping.set()
+            self._retire()
             return
         entered = standing.backends.get(self.index)
-        if entered is not None and entered.instance != self.instance:
-            self._stopping.set()
+        # Without an entry although its lease lives: the cache was deleted, and made again since.
+        if self._lives() if entered is None else entered.instance != self.instance:
+            self._retire()
             return
         if standing.record.config_id != self._standing.record.config_id:
             self._cell.configure(standing.record.config_id)
             self._record = replace(self._record, config_id=standing.record.config_id)
             self._tenure = self._registry.enter(self.index, self._record)
         self._standing = standing
+
+    def _retire(self) -> None:
+        """Nobody's any more: from now on it takes nothing, by any way."""
+        self._stopping.set()
+        for engine in self._engines:
+            engine.close()
 
     def close(self, *, remove: bool = False) -> None:
         """Its memory stays readable until a successor takes the folder, unless it is removed."""

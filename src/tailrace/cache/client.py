@@ -7,6 +7,7 @@ Mutations go to every backend that has a copy, and are done when a quorum has ta
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ from ..errors import (
     ValueTooLarge,
 )
 from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, pack, replicas_of
+from ..wire import LookupReply
 from .aio import AsyncCache
 from .lookup import Found, decide
 from .mutations import Post
@@ -35,6 +37,7 @@ from .versions import NOTHING, HybridClock, Version, Versions
 from .ways import Reading, Ways
 
 _STALE_RETRIES = 8
+_ASKERS = 16  # calls at once, for what cannot be read one-sidedly
 
 
 class Cache:
@@ -42,11 +45,12 @@ class Cache:
 
     def __init__(self, ways: Ways, config: CacheClientConfig, clock: Clock, on_close: Callable[[], None]) -> None:
         self._ways, self._config, self._clock, self._on_close = ways, config, clock, on_close
-        self._post = Post(ways, clock, config.deadline_s)
+        self._post = Post(ways, clock)
         self._versions: HybridClock | None = None
         self._nominating = threading.Lock()
         self._closing = threading.Event()
         self._asked_by_rpc = 0
+        self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix=f"cache-{ways.name}-ask")
         self._toucher: threading.Thread | None = None
         if self.settings.policy != "lrm":
             self._toucher = threading.Thread(target=self._tell_touches, name=f"cache-{self.name}-touches", daemon=True)
@@ -132,24 +136,47 @@ class Cache:
 
     def _ask(self, keys: list[bytes], relaxed: bool, deadline_s: float) -> list[Found | None]:
         """Ask the backends themselves: for keys in overflowed buckets, and where memory and engines cannot be had."""
+        end_s = self._clock.monotonic_s() + deadline_s
+        found: list[Found | None] = [None] * len(keys)
+        left = list(range(len(keys)))
+        for _ in range(self._config.attempts_max):
+            left_s = end_s - self._clock.monotonic_s()
+            if not left or left_s <= 0:
+                break
+            self._asked_by_rpc += len(left)
+            disagreed = []
+            for number, told in zip(left, self._lookups([keys[i] for i in left], relaxed, left_s), strict=True):
+                found[number] = decide(told, 1 if relaxed else self.settings.quorum)
+                if found[number] is None and any(told):
+                    disagreed.append(number)  # a mutation may be on its way
+            left = disagreed
+        return found
+
+    def _lookups(self, keys: list[bytes], relaxed: bool, deadline_s: float) -> list[list[Found | None]]:
+        """What the backends of each key said, of as many as it takes: nobody waits for one that hangs."""
         config = self.settings
-        self._asked_by_rpc += len(keys)
         wanted: dict[int, list[int]] = {}
         for number, key in enumerate(keys):
             for backend in replicas_of(key, config.backends, config.copies):
                 wanted.setdefault(backend, []).append(number)
         answers: list[list[Found | None]] = [[] for _ in keys]
-        for backend, numbers in wanted.items():
+        need = 1 if relaxed else config.quorum
+
+        def look(backend: int) -> tuple[int, LookupReply]:
+            asked = [keys[i] for i in wanted[backend]]
+            peer, instance = self._ways.peer(backend), self._ways.instance(backend)
+            return backend, peer.lookup(instance, asked, int(time.time()), deadline_s=deadline_s)
+
+        for future in as_completed([self._askers.submit(look, backend) for backend in wanted]):
             try:
-                reply = self._ways.peer(backend).lookup(
-                    self._ways.instance(backend), [keys[i] for i in numbers], int(time.time()), deadline_s=deadline_s
-                )
+                backend, reply = future.result()
             except TailraceError:
                 continue  # fewer answers than hoped for; those that came may be enough
-            for number, answer in zip(numbers, reply.answers, strict=False):  # none from another instance
+            for number, answer in zip(wanted[backend], reply.answers, strict=False):  # none from another instance
                 answers[number].append(None if answer is None else Found(answer.value, Version(*answer.version)))
-        need = 1 if relaxed else config.quorum
-        return [decide(told, need) for told in answers]
+            if all(decide(told, need) or told.count(None) >= need for told in answers):
+                break
+        return answers
 
     # ---- mutating
 
@@ -196,7 +223,7 @@ class Cache:
         """
         try:
             return self._mutate(KIND_CAS, [key], [value], [expected or NOTHING], ttl_s, deadline_s)[0]
-        except _Mismatch:
+        except (_Mismatch, KeyExists):
             return None
 
     def _mutate(
@@ -214,8 +241,8 @@ class Cache:
             return ()
         config = self.settings
         ttl = config.ttl_s if ttl_s is None else ttl_s
-        if ttl is not None and ttl < 1:
-            raise ValueError(f"ttl_s={ttl}: an entry lives for whole seconds, 1 or more")
+        if ttl is not None and not 1 <= ttl <= 1e9:
+            raise ValueError(f"ttl_s={ttl}: an entry lives for whole seconds, 1 to a billion")
         expiry_s = 0 if ttl is None or kind == KIND_ERASE else int(self._clock.time_us() / 1e6 + ttl)
         deadline_at = self._clock.monotonic_s() + (self._config.deadline_s if deadline_s is None else deadline_s)
         versions: Sequence[Version] = ()
@@ -241,7 +268,10 @@ class Cache:
             if tallies is None:
                 return versions
             self._observe(floor)
-            if not attempt and any(tally.verdict() is Verdict.UNREACHABLE for tally in tallies):
+            verdicts = {tally.verdict() for tally in tallies}
+            # A compare-and-set of which nobody knows is not repeated: it might fail because it had succeeded.
+            known = kind != KIND_CAS or Verdict.UNKNOWN not in verdicts
+            if not attempt and known and Verdict.UNREACHABLE in verdicts:
                 self._ways.revive()  # nobody has it: if they can be brought back, they get it now
                 left = [i for i, tally in zip(left, tallies, strict=True) if tally.verdict() is not Verdict.DONE]
                 continue
@@ -302,7 +332,7 @@ class Cache:
         stale: list[int] = []
         for i, tally in zip(left, tallies, strict=True):
             verdict = tally.verdict()
-            if verdict is Verdict.STALE and not last:
+            if (verdict is Verdict.STALE or (kind != KIND_CAS and tally.was_outbid())) and not last:
                 stale.append(i)
             elif verdict is not Verdict.DONE:
                 failed.setdefault(verdict, []).append(keys[i])
@@ -393,6 +423,7 @@ class Cache:
         if self._toucher is not None:
             self._toucher.join()
             self._send_touches()
+        self._askers.shutdown(wait=False, cancel_futures=True)
         self._post.close()
         self._ways.close()
         self._on_close()

@@ -19,10 +19,9 @@ from .peer import Pending
 from .registry import BackendRecord
 from .tally import Tally
 from .versions import NOTHING, Version
-from .ways import Ways
+from .ways import CONNECT_S, Ways
 
 _IN_FLIGHT = 8  # calls on their way at once; a frame is at most half a megabyte
-_RETRY_S = 0.5  # before an engine that could not be reached is tried again
 _OUTCOMES = tuple(Outcome)
 
 Frame = tuple[int, bytes, Sequence[int]]  # the backend, the packed mutations, and the numbers of their keys
@@ -35,14 +34,13 @@ class _Out:
 
     native: Couriers
     attached: dict[int, BackendRecord] = field(default_factory=dict)
-    retry_at_s: dict[int, float] = field(default_factory=dict)
 
 
 class Post:
     """Safe to share between threads."""
 
-    def __init__(self, ways: Ways, clock: Clock, deadline_s: float) -> None:
-        self._ways, self._clock, self._deadline_s = ways, clock, deadline_s
+    def __init__(self, ways: Ways, clock: Clock) -> None:
+        self._ways, self._clock = ways, clock
         self._idle: list[_Out] = []
 
     def send(self, frames: Sequence[Frame], keys: int, deadline_at_s: float) -> tuple[list[Tally] | None, Version]:
@@ -84,17 +82,16 @@ class Post:
         record = self._ways.backend(number)
         if record is not None and out.attached.get(number) == record and out.native.attached(number):
             return True
-        now_s = self._clock.monotonic_s()
-        if record is None or now_s < out.retry_at_s.get(number, 0.0):
-            return False
         out.attached.pop(number, None)
+        if record is None or self._ways.shunned(number):
+            return False
         try:
             door = self._ways.door(number)
             if door is None:
                 return False
-            out.native.attach(number, door.host, door.port, door.ticket, record.instance, self._deadline_s)
+            out.native.attach(number, door.host, door.port, door.ticket, record.instance, CONNECT_S)
         except (OSError, ValueError, TailraceError):
-            out.retry_at_s[number] = now_s + _RETRY_S
+            self._ways.shun(number)
             return False
         out.attached[number] = record
         return True
@@ -109,7 +106,12 @@ class Post:
     ) -> list[int]:
         """Those that surely did not get there are left for other ways."""
         left: list[int] = []
-        told = out.native.deliver([frames[number] for number in numbers], deadline_at_s - self._clock.monotonic_s())
+        config = self._ways.record.config
+        told = out.native.deliver(
+            [frames[number] for number in numbers],
+            deadline_at_s - self._clock.monotonic_s(),
+            config.copies - config.quorum,
+        )
         for number, (delivery, outcomes, floor) in zip(numbers, told, strict=True):
             backend = frames[number][0]
             where = f"mutations for backend {backend} of the cache {self._ways.name}"

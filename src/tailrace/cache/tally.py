@@ -59,6 +59,12 @@ class Tally:
         """The home has it. Where something newer is stored already, it was there before that."""
         self.applied += 1 + (self.refused or {}).pop(Outcome.STALE, 0)
 
+    def was_outbid(self) -> bool:
+        """Some took it, others had something newer already: another client sets the same key right now. Whoever may
+        set it again does so, above that."""
+        stale = (self.refused or {}).get(Outcome.STALE, 0)
+        return stale > 0 and not self.lost and self.applied < self.quorum <= self.applied + stale
+
     def verdict(self) -> Verdict:
         if self.applied >= self.quorum:
             return Verdict.DONE

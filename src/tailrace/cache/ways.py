@@ -19,7 +19,9 @@ from .backend import Backend
 from .peer import LocalPeer, Peer
 from .registry import BackendRecord, CacheRecord, Registry, Standing
 
-_RETRY_S = 0.2  # before a way that failed is tried again
+CONNECT_S = 0.2  # for a ticket and a connection: somebody may be waiting to read
+_RETRY_S = 0.2  # before a way that failed is tried again; doubled each time
+_RETRY_S_MAX = 5.0
 _FOLLOW_S = 1.0
 
 
@@ -54,6 +56,7 @@ class Ways:
         self._peers: dict[int, tuple[BackendRecord, Peer]] = {}
         self._name = f"{os.uname().nodename} {os.getpid()}"[:64]  # for the backends' logs
         self._standing: Standing = registry.standing()
+        self._shunned: dict[int, tuple[BackendRecord | None, float, float]] = {}
         self._epoch = 1
         self._closed = threading.Event()
         self._changes = registry.changes(self._standing.revision)
@@ -112,13 +115,17 @@ class Ways:
             reading.native.suspect(number, backend is None)
             if backend is None or reading.attached.get(number) == backend:
                 continue
+            if self.shunned(number):
+                reading.retry_at_s = self._clock.monotonic_s() + _RETRY_S
+                continue
             reading.attached.pop(number, None)
             try:
                 self._attach_one(reading.native, number, backend)
                 reading.attached[number] = backend
-            except (OSError, ValueError, TailraceError):  # it is just starting, or just gone: soon again
+            except (OSError, ValueError, TailraceError):  # it is just starting, or just gone, or hangs
                 reading.native.detach(number)
                 reading.retry_at_s = self._clock.monotonic_s() + _RETRY_S
+                self.shun(number)
 
     def _attach_one(self, native: CellClient, number: int, backend: BackendRecord) -> None:
         config_id, transport = self.record.config_id, self._config.transport
@@ -130,9 +137,20 @@ class Ways:
             door = self.door(number)
             if door is None:
                 raise ValueError(f"backend {number} has no engine any more")
-            native.attach_link(number, door.host, door.port, door.ticket, config_id, self._config.deadline_s)
+            native.attach_link(number, door.host, door.port, door.ticket, config_id, CONNECT_S)
         else:
             native.detach(number)  # by RPC
+
+    def shunned(self, number: int) -> bool:
+        """Whether it failed so lately that nobody should wait for it again."""
+        backend, until_s, _ = self._shunned.get(number, (None, 0.0, 0.0))
+        return backend == self._standing.backends.get(number) and self._clock.monotonic_s() < until_s
+
+    def shun(self, number: int) -> None:
+        """A way to this backend failed: no more of them for a while, which is longer each time."""
+        backend, (before, _, last_s) = self._standing.backends.get(number), self._shunned.get(number, (None, 0.0, 0.0))
+        pause_s = min(2 * last_s, _RETRY_S_MAX) if before == backend and last_s else _RETRY_S
+        self._shunned[number] = (backend, self._clock.monotonic_s() + pause_s, pause_s)
 
     # ---- asking
 
@@ -167,7 +185,7 @@ class Ways:
         near = self._config.transport != "engine" and backend.host == self._host
         if not (backend.door if near else backend.engine):
             return None
-        told = self.peer(number).attach(self._name, True, deadline_s=self._config.deadline_s).engine
+        told = self.peer(number).attach(self._name, True, deadline_s=CONNECT_S).engine
         if told is None:
             return None
         return EngineDoor(host=backend.door, port=0, ticket=told.ticket) if near else told

@@ -44,7 +44,7 @@ class Couriers:
     def detach(self, backend: int) -> None: ...
     def attached(self, backend: int) -> bool: ...
     def deliver(
-        self, frames: list[tuple[int, bytes, Sequence[int]]], deadline_s: float
+        self, frames: list[tuple[int, bytes, Sequence[int]]], deadline_s: float, spare: int = 0
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
 class CellClient:
@@ -60,7 +60,7 @@ class CellClient:
         copies: int,
         quorum: int,
         *,
-        attempts_max: int = 8,
+        attempts_max: int = 32,
         data_bytes_max: int = 16384,
         hedge_s: float = 0.03,
         recording: bool = False,

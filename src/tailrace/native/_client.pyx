@@ -140,7 +140,7 @@ cdef extern from "cell_courier.h" nogil:
         int socket
     void tr_courier_attach(tr_courier *courier, int socket, const tr_welcome *told)
     void tr_courier_detach(tr_courier *courier)
-    void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count,
+    void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count, uint32_t spare,
                              uint64_t deadline_ns)
 
 
@@ -209,7 +209,7 @@ cdef class CellClient:
     cdef tr_key_hash *touched
     cdef uint32_t touched_count
 
-    def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=8,
+    def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=32,
                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
         if not (1 <= backends <= 65536 and 1 <= copies <= min(backends, <uint32_t> TR_COPIES_MAX)
                 and 1 <= quorum <= copies):
@@ -535,8 +535,9 @@ cdef class Couriers:
         """Whether there is a connection; it may turn out to be broken."""
         return backend < self.backends and self.couriers[backend].socket >= 0
 
-    def deliver(self, list frames not None, double deadline_s):
-        """[(Delivery, outcomes, floor)] for [(backend, frame, [numbers of its keys])], as `pack` makes them."""
+    def deliver(self, list frames not None, double deadline_s, uint32_t spare=0):
+        """[(Delivery, outcomes, floor)] for [(backend, frame, numbers of its keys)], as `pack` makes them. The last
+        `spare` backends are not waited for until the deadline, but a little longer than the others took."""
         cdef size_t i, count = len(frames)
         cdef tr_parcel *parcels
         cdef list outcomes = [], result = []
@@ -556,7 +557,7 @@ cdef class Couriers:
                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
                 parcels[i].outcomes_count = len(numbers)
             with nogil:
-                tr_couriers_deliver(self.couriers, self.backends, parcels, count, deadline_ns)
+                tr_couriers_deliver(self.couriers, self.backends, parcels, count, spare, deadline_ns)
             for i in range(count):
                 told = b""
                 if parcels[i].state == TR_PARCEL_TAKEN or parcels[i].state == TR_PARCEL_WRONG:

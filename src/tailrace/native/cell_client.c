@@ -7,7 +7,7 @@
 #include <time.h>
 
 enum {
-    ATTEMPTS = 8,
+    ATTEMPTS = 32,
     DATA_BYTES = 16 << 10, /* beyond this a second step costs less than bytes that nobody may want */
     HEDGE_NS = 30 * 1000 * 1000,
     BACKOFF_NS = 10 * 1000, /* after the first attempt; doubled after each */
@@ -470,7 +470,9 @@ static int vote(look *with, tr_key *key) {
         return ASKED;
     if (waiting) return WAITS;
     if (asks) return decide(client, key, TR_KEY_ASK);
-    if (down > client->copies - with->need) return decide(client, key, misses ? TR_KEY_MISS : TR_KEY_UNREACHABLE);
+    /* Those that are left cannot decide, however often they are asked. Others may be reached in another way. */
+    if (down && (down > client->copies - with->need || misses + down == client->copies))
+        return decide(client, key, TR_KEY_UNREACHABLE);
     start_again(with, key);
     return key->state == TR_KEY_OPEN ? ASKED : DECIDED;
 }
@@ -495,7 +497,7 @@ static uint64_t wake_at(const look *with, int backing_off, uint32_t attempts) {
     uint64_t at = with->deadline_ns, hedge = with->began_ns + with->client->hedge_ns;
     if (!with->hedged && hedge < at) at = hedge;
     if (backing_off) {
-        uint64_t later = monotonic_ns() + ((uint64_t)BACKOFF_NS << (attempts < 8 ? attempts : 8));
+        uint64_t later = monotonic_ns() + ((uint64_t)BACKOFF_NS << (attempts < 7 ? attempts : 7));
         if (later < at) at = later;
     }
     return at;

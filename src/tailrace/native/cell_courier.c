@@ -19,7 +19,10 @@ typedef struct trip {
     size_t answer_bytes, answer_room;
 } trip;
 
-enum { ANSWER_HEAD = sizeof(tr_answer) + sizeof(tr_mutated) };
+enum {
+    ANSWER_HEAD = sizeof(tr_answer) + sizeof(tr_mutated),
+    PATIENCE_NS = 30 * 1000 * 1000, /* with backends whose word is not needed, at least */
+};
 
 static uint64_t monotonic_ns(void) {
     struct timespec now;
@@ -156,8 +159,10 @@ static int set_out(trip *trip, tr_courier *courier, tr_parcel *parcels, size_t c
     return 0;
 }
 
-void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count,
+void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count, uint32_t spare,
                          uint64_t deadline_ns) {
+    const uint64_t began_ns = monotonic_ns();
+    int hurried = 0;
     trip *trips = calloc(backends, sizeof *trips);
     struct pollfd *polled = calloc(backends, sizeof *polled);
     uint32_t *which = calloc(backends, sizeof *which), under_way = 0;
@@ -178,6 +183,11 @@ void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *par
         }
         under_way = left;
         uint64_t now = monotonic_ns();
+        if (!hurried && under_way && under_way <= spare) {
+            uint64_t took = now - began_ns, patience = 3 * took > PATIENCE_NS ? 3 * took : PATIENCE_NS;
+            if (now + patience < deadline_ns) deadline_ns = now + patience;
+            hurried = 1;
+        }
         if (now < deadline_ns) {
             struct timespec rest = {.tv_sec = (time_t)((deadline_ns - now) / 1000000000u),
                                     .tv_nsec = (long)((deadline_ns - now) % 1000000000u)};

@@ -39,8 +39,9 @@ void tr_courier_attach(tr_courier *courier, int socket, const tr_welcome *told);
 void tr_courier_detach(tr_courier *courier);
 
 /* Deliver all parcels, to couriers by backend, until all are decided or the deadline in nanoseconds of the monotonic
- * clock is over. Those of one backend arrive in their order. */
-void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count,
+ * clock is over. Those of one backend arrive in their order. When no more than `spare` backends have not answered, they
+ * are waited for a little longer than the others took, and not until the deadline. */
+void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count, uint32_t spare,
                          uint64_t deadline_ns);
 
 #endif

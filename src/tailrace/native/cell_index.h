@@ -1,4 +1,4 @@
-/* The index as its one writer sees it: shared buckets, and beside them on the heap the keys that found no place.
+/* The index as its backend sees it: shared buckets, and beside them on the heap the keys that found no place.
  *
  * Each key has two buckets, its hash's first and second, and lies in one of them, or (chained) in the list of its first
  * one, which only the backend itself can look up. At most one key of a tag (the hash as far as the index has it) has a

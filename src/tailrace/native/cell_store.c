@@ -47,7 +47,7 @@ struct tr_cell {
     tr_cell_stats stats;
 };
 
-/* ---- data entries, read by their own writer: nobody else writes, so plain copies are whole */
+/* ---- data entries, read by the backend itself: nobody else writes, so plain copies are whole */
 
 static uint32_t unit_of(const tr_cell *cell, uint32_t id) { return *tr_column_at(&cell->units, id); }
 

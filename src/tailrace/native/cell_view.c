@@ -13,7 +13,7 @@
 #include "cell_sum.h"
 
 enum {
-    ROUNDS = 64,       /* of one probe. A change takes a writer well under a microsecond, unless it was stopped in it */
+    ROUNDS = 64,       /* of one probe. A change takes well under a microsecond, unless the backend was stopped in it */
     HEAD_TRIES = 64,   /* of the head, and of finding the index it names */
     RENEWALS = 8,      /* of one probe, instead of so many of its rounds */
     AHEAD = 8,         /* how many buckets are prefetched before they are looked at */
@@ -59,7 +59,7 @@ static int map_file(const char *folder, const char *name, uint64_t bytes, const 
 }
 
 /* One consistent copy of the head. Like an entry, a head with a true sum is believed in the end even if its counter is
- * odd for good, because its writer was killed there. */
+ * odd for good, because the backend was killed there. */
 static int copy_head(const char *folder, tr_cell_head *head, char *why) {
     const tr_word *page = NULL;
     int error = map_file(folder, "head", TR_HEAD_BYTES, &page, why);

@@ -21,7 +21,7 @@ from ..coordination import (
     compare_and_swap,
     put_if_absent,
 )
-from ..errors import CacheExists, CacheMissing, Corrupt
+from ..errors import CacheExists, CacheMissing, ConfigError, Corrupt
 from ..model import check_name
 
 _LOOK_S = 0.2
@@ -66,7 +66,15 @@ class CacheRegistry:
             entry = self._store.get(self._prefix + "config")
             if entry is None:
                 raise CacheMissing(f"there is no cache {self.name!r}; nothing was changed")
-            next_record = CacheRecord(config, _config(entry).config_id + 1)
+            there = _config(entry)
+            for name in ("mode", "backends"):
+                asked, stays = getattr(config, name), getattr(there.config, name)
+                if asked != stays:
+                    raise ConfigError(
+                        f"{name}={asked!r}: the cache {self.name!r} has {stays!r}, which decides where its keys are; "
+                        f"make another cache"
+                    )
+            next_record = CacheRecord(config, there.config_id + 1)
             if compare_and_swap(self._store, entry.key, entry, _config_json(next_record)).succeeded:
                 return next_record
 

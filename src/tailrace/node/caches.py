@@ -86,6 +86,7 @@ class Caches:
     def open(self, name: str, *, serving: bool = True, create: bool = True, **settings: Any) -> Cache:
         """The cache, made on first use. `serving`: serve those backends that nobody does."""
         client, own = _split(settings)
+        client_config = decode(CacheClientConfig, client, base=self._config.cache_client)
         registry = self._registry(name)
         record = registry.find()
         if record is None and not create:
@@ -97,7 +98,7 @@ class Caches:
             self.serve_missing(name)
         ways = Ways(
             registry,
-            decode(CacheClientConfig, client, base=self._config.cache_client),
+            client_config,
             self._clock,
             host_id(),
             self._local.setdefault(name, {}),
@@ -106,7 +107,7 @@ class Caches:
         )
         cache = Cache(
             ways,
-            decode(CacheClientConfig, client, base=self._config.cache_client),
+            client_config,
             self._clock,
             lambda: self._opened.discard(cache),
         )

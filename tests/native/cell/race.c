@@ -24,9 +24,9 @@
 void *mmap(void *, size_t, int, int, int, off_t);
 int munmap(void *, size_t);
 
-enum { KEYS = 300, BATCH = 16, MUTATING = 2, VIEWS = 2, ENGINES = 1, MAPPINGS = 64, PROT_BOTH = 3, VALUE_WORDS = 600 };
+enum { KEYS = 300, BATCH = 16, MUTATING = 2, VIEWS = 2, ENGINES = 1, MAPPINGS = 64, VALUE_WORDS = 600 };
 
-/* ---- one address for each file */
+/* ---- one address for each file. The backend makes its files and maps them first, so they can be written there. */
 
 typedef struct {
     void *at;
@@ -42,7 +42,6 @@ static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 void *race_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
     struct stat about;
     mapping *unused = NULL, *found = NULL;
-    (void)protection; /* whoever comes first may be a view, and the backend still writes */
     if (fstat(file, &about)) return (void *)-1;
     pthread_mutex_lock(&mapping_lock);
     for (mapping *it = mappings; it < mappings + MAPPINGS && !found; it++) {
@@ -54,7 +53,7 @@ void *race_mmap(void *at, size_t bytes, int protection, int flags, int file, off
     if (found) {
         found->users++;
     } else if (unused) {
-        void *memory = mmap(at, bytes, PROT_BOTH, flags, file, offset);
+        void *memory = mmap(at, bytes, protection, flags, file, offset);
         if (memory != (void *)-1) {
             *unused = (mapping){memory, bytes, about.st_dev, about.st_ino, 1};
             found = unused;

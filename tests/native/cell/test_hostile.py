@@ -172,13 +172,13 @@ def test_a_backend_that_stopped_in_a_change_hides_nothing():
         for bucket in (0, 1):
             (counter, *_) = BUCKET.unpack_from(index.read_bytes(), 256 * bucket)
             overwrite(index, 256 * bucket, struct.pack("<I", counter + 1))
-        for reader in (view, CellView(path)):
-            found = reader.get_many(KEYS[:4], 0)
+        for one in (view, CellView(path)):
+            found = one.get_many(KEYS[:4], 0)
             assert found == [*((key * 100, (1, 0, number)) for number, key in enumerate(KEYS[:3])), None]
-            assert reader.stats()["hits"] == 3
-            assert reader.stats()["unsettled"] == 1
-            assert reader.stats()["misses"] == 0
-            assert reader.stats()["torn"] > 4
+            assert one.stats()["hits"] == 3
+            assert one.stats()["unsettled"] == 1
+            assert one.stats()["misses"] == 0
+            assert one.stats()["torn"] > 4
         head = (path / "head").read_bytes()
         overwrite(path / "head", 16, struct.pack("<Q", struct.unpack_from("<Q", head, 16)[0] + 1))
         assert CellView(path).get(KEYS[0], 0) == (KEYS[0] * 100, (1, 0, 0))

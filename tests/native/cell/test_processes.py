@@ -1,4 +1,4 @@
-"""A backend and its readers as processes: races, a backend that is stopped, and one that is killed."""
+"""A backend and its views as processes: races, a backend that is stopped, and one that is killed."""
 
 import multiprocessing
 import os
@@ -39,13 +39,13 @@ def answer_of(channel):
 
 
 @pytest.mark.parametrize("erasing", [False, True])
-def test_readers_never_see_a_wrong_value(erasing):
-    with folder() as path, actor(write, path, 1, erasing) as (_, writer):
-        assert answer_of(writer) == "ready"
+def test_views_never_see_a_wrong_value(erasing):
+    with folder() as path, actor(write, path, 1, erasing) as (_, backend):
+        assert answer_of(backend) == "ready"
         with actor(read, path, CALLS) as (_, a), actor(read, path, CALLS) as (_, b), actor(read, path, CALLS) as (_, c):
             seen = [answer_of(channel) for channel in (a, b, c)]
-        writer.send("stop")
-        stats = answer_of(writer)
+        backend.send("stop")
+        stats = answer_of(backend)
     assert stats["growths"] >= (6 if erasing else 1)
     assert not erasing or stats["moved"] > 100
     for one in seen:
@@ -61,7 +61,7 @@ def is_stopped(process):
 
 
 def assert_readable(view):
-    """Nearly all keys are there: a writer may have been caught in the few words of one bucket's change."""
+    """Nearly all keys are there: a backend may have been caught in the few words of one bucket's change."""
     before, found = view.stats(), view.get_many(KEYS, 0)
     after = view.stats()
     for key, answer in zip(KEYS, found, strict=True):
@@ -71,7 +71,7 @@ def assert_readable(view):
     assert there >= len(KEYS) - 1
 
 
-def test_a_stopped_backend_disturbs_no_reader():
+def test_a_stopped_backend_disturbs_no_view():
     with folder() as path, actor(write, path, 2, False) as (process, channel):
         assert answer_of(channel) == "ready"
         view = CellView(path)
@@ -102,3 +102,21 @@ def test_a_killed_backend_is_still_read_until_the_next_one_starts():
         assert older.get(KEYS[0], 0) == (b"anew", (1, 0, 0))
         assert last
         cell.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_backend_killed_at_any_moment_leaves_nothing_wrong(seed):
+    """While keys are erased, replaced, and moved to make room for others."""
+    with folder() as path, actor(write, path, 10 + seed, True) as (process, channel):
+        assert answer_of(channel) == "ready"
+        older = CellView(path)
+        for _ in range(300 + 100 * seed):  # some of its life
+            older.get_many(KEYS, 0)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        found = [view.get_many(KEYS, 0) for view in (older, CellView(path))]
+        assert found[0] == found[1] == older.get_many(KEYS, 0)
+        for key, answer in zip(KEYS, found[0], strict=True):
+            assert answer is None or is_true(key, answer[1], answer[0])
+        there = sum(answer is not None for answer in found[0]) + len(older.hints)
+        assert there >= len(KEYS) - 2, "one may be erased, and one caught in a change"
