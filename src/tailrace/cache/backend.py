@@ -81,7 +81,8 @@ class Backend:
         self._keeper: threading.Thread | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
-        self._shut = False
+        self._retired: Callable[[], None] | None = None
+        self._shut = self.closing = False
         self.start, self._fence, self.fenced = NOTHING, NOTHING, 0
         try:
             mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
@@ -136,8 +137,12 @@ class Backend:
         """It was closed, or another took its place."""
         return self._stopping.is_set()
 
-    def open(self, rpc: Sequence[str], peer: Callable[[int], Peer]) -> None:
-        """Tell the world where it is reached, and begin to stay whole. `peer`: how to reach the cohort."""
+    def open(
+        self, rpc: Sequence[str], peer: Callable[[int], Peer], retired: Callable[[], None] = lambda: None
+    ) -> None:
+        """Tell the world where it is reached, and begin to stay whole. `peer`: how to reach the cohort. `retired` is
+        called when its cache is deleted or another has taken its place, from a thread of its own."""
+        self._retired = retired
         self._record = replace(self._record, rpc=tuple(rpc))
         if self.config.copies > 1:
             self._healer = Healer(self, self._cell, peer, self.config)
@@ -262,6 +267,8 @@ class Backend:
                     self._clock.wait(self._stopping, _TICK_S)
         finally:
             changes.close()
+        if self._retired is not None and not self.closing:
+            self._retired()
 
     def _lives(self) -> bool:
         assert self._tenure is not None
@@ -301,6 +308,7 @@ class Backend:
 
     def close(self, *, remove: bool = False) -> None:
         """Its memory stays readable until a successor takes the folder, unless it is removed."""
+        self.closing = True
         self._stopping.set()
         if self._keeper is not None and threading.current_thread() is not self._keeper:
             self._keeper.join()

@@ -32,7 +32,10 @@ void tr_frame_apply(tr_cell *cell, tr_slice frame, uint32_t now_s, uint64_t cloc
             *outcomes = TR_STALE;
             raise_to(floor, fence);
         } else if ((*outcomes = (uint8_t)apply(cell, at, now_s)) == TR_STALE) {
-            raise_to(floor, tr_cell_floor(cell, key_at(at)));
+            tr_version stood = tr_cell_floor(cell, key_at(at));
+            /* Nobody else nominates this version: a repair brought it here before its own message came. */
+            if (!tr_version_compare(stood, version)) *outcomes = TR_APPLIED;
+            else raise_to(floor, stood);
         }
     }
 }

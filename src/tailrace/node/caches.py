@@ -183,13 +183,26 @@ class Caches:
             ways = Ways(
                 registry, self._config.cache_client, self._clock, host_id(), self._local.get(name, {}), self._connect
             )
-            backend.open(server.addresses, ways.peer)
+            backend.open(server.addresses, ways.peer, partial(self._reap, name, backend))
         except BaseException:
             backend.close()
             if ways is not None:
                 ways.close()
             raise
         return Served(backend, server, ways, folder)
+
+    def _reap(self, name: str, backend: Backend) -> None:
+        """It has nothing to serve any more: let go of its folder. Unless somebody is at it, and waits for us."""
+        while not backend.closing:
+            if self._serving.acquire(timeout=0.1):
+                try:
+                    there = self._served.get((name, backend.index))
+                    if there is not None and there.backend is backend:
+                        del self._served[name, backend.index]
+                        there.close(remove=True)
+                finally:
+                    self._serving.release()
+                return
 
     def _registry(self, name: str) -> CacheRegistry:
         return CacheRegistry(self._coordination(), name)
