@@ -21,8 +21,9 @@ check: $(READY) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-sanitize: $(READY) ## the native tests and the fuzzer on a build under ASan and UBSan
+sanitize: $(READY) ## the native tests and the fuzzer under ASan and UBSan, a race under TSan
 	PYTHON=$(abspath $(BIN)/python) bash tests/native/run_sanitized.sh
+	bash tests/native/run_tsan.sh
 
 versions:       ## install from source with every supported Python on this machine, and use it
 	bash tests/versions.sh

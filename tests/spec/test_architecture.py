@@ -107,16 +107,16 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 
 DOORS = {
-    "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention StreamConfig TailraceError "
-    "World WorldConfig errors open",
+    "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
+    "StreamConfig TailraceError World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
     "tailrace.streams": "Batch Catalog Checked Checkpoints Collected Consumer Finding Producer ShardLog ShardStatus "
     "ShardTail Start arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
     "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",
-    "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure Version "
-    "Ways",
+    "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
+    "Version Ways",
     "tailrace.model": "MessageFile check_name",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
 }

@@ -137,9 +137,7 @@ class Backend:
         """It was closed, or another took its place."""
         return self._stopping.is_set()
 
-    def open(
-        self, rpc: Sequence[str], peer: Callable[[int], Peer], retired: Callable[[], None] = lambda: None
-    ) -> None:
+    def open(self, rpc: Sequence[str], peer: Callable[[int], Peer], retired: Callable[[], None] = lambda: None) -> None:
         """Tell the world where it is reached, and begin to stay whole. `peer`: how to reach the cohort. `retired` is
         called when its cache is deleted or another has taken its place, from a thread of its own."""
         self._retired = retired

@@ -259,6 +259,8 @@ class Ways:
     def stats(self) -> dict[str, int]:
         """Of all native clients together."""
         total: dict[str, int] = {}
+        if not self._all:  # nobody has read yet: all counts are there all the same
+            self._idle.append(self._make())
         for reading in list(self._all):
             for name, count in reading.native.stats().items():
                 total[name] = total.get(name, 0) + count
