@@ -31,6 +31,7 @@ from tailrace.errors import (
 from tailrace.files import PosixFiles
 from tailrace.native._cell import _weaken_hash as weaken_cells
 from tailrace.native._client import _weaken_hash as weaken_clients
+from tailrace.native.client import KIND_ERASE, pack, replicas_of
 from tailrace.node.caches import Doors
 from tailrace.node.hosts import cell_folder, shared_folder
 
@@ -690,6 +691,32 @@ def test_every_way_leads_to_the_same(tmp_path: Path, mode: str, transport: str) 
                 cache.erase_many(list(items))
                 assert cache.get_many(list(items)) == [None] * 60
                 assert (cache.stats()["rpc_reads"] > 0) == (transport == "rpc")
+
+
+@pytest.mark.parametrize("transport", ["memory", "engine", "rpc"])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_of_two_copies_is_enough(tmp_path: Path, transport: str, lost: int) -> None:
+    """Each key is taken away from its first backend, or from its second one."""
+    with tailrace.open(tmp_path) as world, tailrace.open(tmp_path) as beside:
+        config = world.create_cache("c", repair_s=3600.0, **MODES["R=2/immutable"])
+        served = {
+            one.backend.index: one.backend for _, one in world.serve_caches(["c"], None, Doors(engine="127.0.0.1:0"))
+        }
+        with beside.cache("c", serving=False, transport=transport) as cache:
+            items = {b"key %d" % number: b"%d" % number for number in range(30)}
+            cache.set_many(items)
+            for key in items:
+                where = replicas_of(key, config.backends, 2)[lost]
+                found = cache.get_with_version(key)
+                assert found is not None
+                version = found[1]._replace(clock_us=found[1].clock_us + 1)
+                for backend, frame, _ in pack(KIND_ERASE, [key], None, version, None, 0, config.backends, 2):
+                    if backend == where:
+                        served[where].mutate(served[where].instance, 1, memoryview(frame))
+            assert total(cache, "records") == 30, "one copy of each is left"
+            assert [cache.get(key) for key in items] == list(items.values())
+            assert cache.get_many([*items, b"no"]) == [*items.values(), None]
+            assert cache.get_into(b"key 7", bytearray(9)) == 1
 
 
 def test_engines_are_used_for_reads_and_mutations(tmp_path: Path) -> None:

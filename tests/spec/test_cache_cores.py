@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tailrace.cache.lookup import Found, decide
 from tailrace.cache.repair import Told, orders
 from tailrace.cache.tally import Tally, Verdict
-from tailrace.cache.versions import NOTHING, SEQUENCES, HybridClock, Version
+from tailrace.cache.versions import BY_CAS, NOTHING, SEQUENCES, HybridClock, Version
 from tailrace.native.cell import Outcome
 
 # ---- versions
@@ -145,3 +145,19 @@ def test_an_erase_that_was_missed_is_made_up_for():
 
 def test_an_erase_that_only_one_knows_of_does_not_win_against_two_that_store_the_key():
     assert not orders(stored(V1), (Told({}, {K: V2}), stored(V1))).erase
+
+
+def test_a_compare_and_set_is_taken_only_from_both_others():
+    """At one alone it may have failed; and if it completed there, what the other has is too old."""
+    cas = Version(3, 1, BY_CAS)
+    assert orders(EMPTY, (stored(cas), stored(V2))).fetch == (frozenset(), frozenset())
+    assert orders(EMPTY, (stored(cas), EMPTY)).fetch == (frozenset(), frozenset())
+    assert orders(stored(V1), (stored(cas), stored(cas))).fetch == (frozenset({K}), frozenset())
+    assert orders(EMPTY, (stored(cas),)).fetch == (frozenset({K}),)
+
+
+def test_versions_by_compare_and_set_ascend_with_the_others():
+    clock = HybridClock(client=3)
+    versions = [clock.nominate(2, 5, by_cas=by_cas) for by_cas in (False, True, False, True, True, False)]
+    assert versions == sorted(versions)
+    assert [bool(version.sequence & BY_CAS) for version in versions] == [False, True, False, True, True, False]

@@ -33,7 +33,7 @@ from ..wire import (
 )
 from ..wire import Engine as EngineDoor
 from .peer import Peer
-from .registry import BackendRecord, Registry, Tenure
+from .registry import BackendRecord, Changes, Registry, Tenure
 from .versions import NOTHING, Version
 from .whole import Healer
 
@@ -79,6 +79,7 @@ class Backend:
         self._engines: list[Engine] = []
         self._tenure: Tenure | None = None
         self._keeper: threading.Thread | None = None
+        self._changes: Changes | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
         self._retired: Callable[[], None] | None = None
@@ -146,6 +147,7 @@ class Backend:
             self._healer = Healer(self, self._cell, peer, self.config)
             self._begin_anew(self._healer)
         self._tenure = self._registry.enter(self.index, self._record)
+        self._changes = self._registry.changes(self._standing.revision)
         self._keeper = threading.Thread(target=self._keep, name=f"backend-{self.index}", daemon=True)
         self._keeper.start()
 
@@ -247,7 +249,8 @@ class Backend:
     # ---- how it stays
 
     def _keep(self) -> None:
-        changes = self._registry.changes(self._standing.revision)
+        assert self._changes is not None
+        changes = self._changes
         repair_at_s = alive_at_s = self._clock.monotonic_s()
         try:
             while not self._stopping.is_set():
@@ -308,6 +311,8 @@ class Backend:
         """Its memory stays readable until a successor takes the folder, unless it is removed."""
         self.closing = True
         self._stopping.set()
+        if self._changes is not None:
+            self._changes.close()  # its keeper waits there
         if self._keeper is not None and threading.current_thread() is not self._keeper:
             self._keeper.join()
         if self._tenure is not None:

@@ -161,20 +161,25 @@ class Cache:
                 wanted.setdefault(backend, []).append(number)
         answers: list[list[Found | None]] = [[] for _ in keys]
         need = 1 if relaxed else config.quorum
+        misses = need if relaxed or need > 1 else config.copies  # where one copy is enough, any of them may have it
 
         def look(backend: int) -> tuple[int, LookupReply]:
             asked = [keys[i] for i in wanted[backend]]
             peer, instance = self._ways.peer(backend), self._ways.instance(backend)
             return backend, peer.lookup(instance, asked, int(time.time()), deadline_s=deadline_s)
 
-        for future in as_completed([self._askers.submit(look, backend) for backend in wanted]):
+        try:
+            asked = [self._askers.submit(look, backend) for backend in wanted]
+        except RuntimeError:  # it was closed meanwhile
+            raise Closed(f"the cache {self.name} was closed; open it again") from None
+        for future in as_completed(asked):
             try:
                 backend, reply = future.result()
             except TailraceError:
                 continue  # fewer answers than hoped for; those that came may be enough
             for number, answer in zip(wanted[backend], reply.answers, strict=False):  # none from another instance
                 answers[number].append(None if answer is None else Found(answer.value, Version(*answer.version)))
-            if all(decide(told, need) or told.count(None) >= need for told in answers):
+            if all(decide(told, need) or told.count(None) >= misses for told in answers):
                 break
         return answers
 
@@ -248,7 +253,7 @@ class Cache:
         versions: Sequence[Version] = ()
         left = list(range(len(keys)))
         for attempt in range(1 + _STALE_RETRIES):
-            first = self._nominate(len(left))
+            first = self._nominate(len(left), by_cas=kind == KIND_CAS and self.settings.quorum > 1)
             batch = _Batch(
                 keys if len(left) == len(keys) else [keys[i] for i in left],
                 values if values is None or len(left) == len(keys) else [values[i] for i in left],
@@ -298,28 +303,28 @@ class Cache:
         return self._post.send(frames, len(batch.keys), deadline_at)
 
     def _send_by_home(self, kind: int, batch: "_Batch", deadline_at: float) -> tuple[list[Tally] | None, Version]:
-        """Compare-and-set: a key's home decides, and the others take what it decided. Were all asked at once, two
-        clients could each win a part of them."""
+        """Compare-and-set: a key's home compares first, and only then the others. Were all asked at once, two clients
+        could each win a part of them; and the home's word alone is not enough, since it may have missed something."""
         homes, floor = self._send(kind, batch, deadline_at, copies=1)
         if self.settings.copies == 1:
             return homes, floor
         if homes is None:
-            rest, _ = self._send(KIND_SET, batch, deadline_at, first_copy=1)
+            rest, _ = self._send(kind, batch, deadline_at, first_copy=1)
             for tally in rest or ():
-                tally.follow_home()
+                tally.applied += 1
             return rest, floor
         for i, home in enumerate(homes):
             if home.home_took_it():
-                rest, _ = self._send(KIND_SET, batch.one(i), deadline_at, first_copy=1)
+                rest, _ = self._send(kind, batch.one(i), deadline_at, first_copy=1)
                 homes[i] = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum, 2)
-                homes[i].follow_home()
+                homes[i].applied += 1
         return homes, floor
 
-    def _nominate(self, count: int) -> Version:
+    def _nominate(self, count: int, *, by_cas: bool) -> Version:
         with self._nominating:
             if self._versions is None:
                 self._versions = HybridClock(self._ways.client_id())
-            return self._versions.nominate(count, self._clock.time_us())
+            return self._versions.nominate(count, self._clock.time_us(), by_cas=by_cas)
 
     def _observe(self, floor: Version) -> None:
         with self._nominating:
@@ -423,7 +428,7 @@ class Cache:
         if self._toucher is not None:
             self._toucher.join()
             self._send_touches()
-        self._askers.shutdown(wait=False, cancel_futures=True)
+        self._askers.shutdown(wait=False)  # cancelled questions would never end for those who wait for them
         self._post.close()
         self._ways.close()
         self._on_close()

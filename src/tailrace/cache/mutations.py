@@ -62,7 +62,8 @@ class Post:
                 else:
                     called.append(number)
             if couriered:
-                called += self._deliver(out, frames, couriered, answers, deadline_at_s)
+                others = len({frames[number][0] for number in called})  # of whom nobody knows yet if they take it
+                called += self._deliver(out, frames, couriered, answers, deadline_at_s, others)
         finally:
             self._idle.append(out)
         if called:
@@ -103,6 +104,7 @@ class Post:
         numbers: list[int],
         answers: list[Answer | None],
         deadline_at_s: float,
+        others: int,
     ) -> list[int]:
         """Those that surely did not get there are left for other ways."""
         left: list[int] = []
@@ -110,7 +112,7 @@ class Post:
         told = out.native.deliver(
             [frames[number] for number in numbers],
             deadline_at_s - self._clock.monotonic_s(),
-            config.copies - config.quorum,
+            max(config.copies - config.quorum - others, 0),
         )
         for number, (delivery, outcomes, floor) in zip(numbers, told, strict=True):
             backend = frames[number][0]

@@ -8,7 +8,7 @@ Pure: lists in, orders out.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .versions import NOTHING, Version
+from .versions import BY_CAS, NOTHING, Version
 
 Hash = bytes
 
@@ -43,6 +43,8 @@ def orders(own: Told, others: tuple[Told, ...]) -> Orders:
         mine = own.stored.get(key, NOTHING)
         theirs = [other.stored.get(key, NOTHING) for other in others]
         newest = max(theirs)
+        if newest > mine and newest.sequence & BY_CAS and theirs.count(newest) < len(theirs):
+            continue  # it may have failed at the others, or completed: what is older may not be taken, either
         if newest > mine:
             if mine == NOTHING and own.may_have_passed(key, newest):
                 continue

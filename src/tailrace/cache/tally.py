@@ -55,10 +55,6 @@ class Tally:
             self.refused = {outcome: self.copies}
         return self.applied > 0
 
-    def follow_home(self) -> None:
-        """The home has it. Where something newer is stored already, it was there before that."""
-        self.applied += 1 + (self.refused or {}).pop(Outcome.STALE, 0)
-
     def was_outbid(self) -> bool:
         """Some took it, others had something newer already: another client sets the same key right now. Whoever may
         set it again does so, above that."""

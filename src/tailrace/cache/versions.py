@@ -6,7 +6,8 @@ Invariant: the versions of one clock ascend, and are above every version it has 
 from collections.abc import Sequence
 from typing import NamedTuple, overload
 
-SEQUENCES = 1 << 32  # of one clock value
+SEQUENCES = 1 << 31  # of one clock value
+BY_CAS = 1 << 31  # in the sequence: this version came by compare-and-set, and repairs are careful with it
 
 
 class Version(NamedTuple):
@@ -64,15 +65,17 @@ class HybridClock:
         self._client = client
         self._clock_us, self._sequence = 0, 0
 
-    def nominate(self, count: int, now_us: int) -> Version:
+    def nominate(self, count: int, now_us: int, *, by_cas: bool = False) -> Version:
         """`count` versions with consecutive sequences; the first one."""
         assert 0 < count < SEQUENCES, count
         if now_us > self._clock_us:
             self._clock_us, self._sequence = now_us, 0
         if self._sequence + count >= SEQUENCES:
             self._clock_us, self._sequence = self._clock_us + 1, 0
-        first = Version(self._clock_us, self._client, self._sequence)
+        first = Version(self._clock_us, self._client, self._sequence | (BY_CAS if by_cas else 0))
         self._sequence += count
+        if by_cas:  # the next ones are above it only with another clock
+            self._clock_us, self._sequence = self._clock_us + 1, 0
         return first
 
     def observe(self, version: Version) -> None:

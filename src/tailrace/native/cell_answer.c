@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 enum {
-    GROUP = 8,         /* items that are found before the first of them is copied, so that memory is on its way */
-    PREFETCHED = 4096, /* bytes of an entry at most; the processor follows a longer run by itself */
+    GROUP = 16,        /* items that are found before the first of them is copied, so that memory is on its way */
+    PREFETCHED = 1024, /* bytes of an entry at most; the processor follows a longer run by itself */
     RENEWALS = 8,      /* for the sake of one item */
     RENEW_PAUSE_MS = 10,
 };

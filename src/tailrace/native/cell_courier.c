@@ -159,6 +159,17 @@ static int set_out(trip *trip, tr_courier *courier, tr_parcel *parcels, size_t c
     return 0;
 }
 
+/* How many backends have parcels that they surely or perhaps did not get. */
+static uint32_t without(const tr_parcel *parcels, size_t count, uint32_t backends) {
+    uint32_t found = 0;
+    for (uint32_t b = 0; b < backends; b++) {
+        size_t i = 0;
+        while (i < count && (parcels[i].backend != b || parcels[i].state <= TR_PARCEL_WRONG)) i++;
+        found += i < count;
+    }
+    return found;
+}
+
 void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *parcels, size_t count, uint32_t spare,
                          uint64_t deadline_ns) {
     const uint64_t began_ns = monotonic_ns();
@@ -183,7 +194,8 @@ void tr_couriers_deliver(tr_courier *couriers, uint32_t backends, tr_parcel *par
         }
         under_way = left;
         uint64_t now = monotonic_ns();
-        if (!hurried && under_way && under_way <= spare) {
+        /* Whoever did not get theirs is one of those that can be spared. */
+        if (!hurried && under_way && under_way + without(parcels, count, backends) <= spare) {
             uint64_t took = now - began_ns, patience = 3 * took > PATIENCE_NS ? 3 * took : PATIENCE_NS;
             if (now + patience < deadline_ns) deadline_ns = now + patience;
             hurried = 1;

@@ -27,7 +27,7 @@ enum {
     LEAVE_MS = 1000,          /* how long they have for it */
     ACCEPT_PAUSE_MS = 100,    /* after the system had no descriptor or memory for a connection */
     BACKLOG = 512,
-    SEND_BUFFER = 512 << 10,  /* of the kernel, for one connection: four turns, so that it is never empty too early */
+    UNSENT_BYTES = 128 << 10, /* that the kernel holds for a connection which takes no more */
     STACK_BYTES = 512 << 10,
     HOST_BYTES = NI_MAXHOST,
 };
@@ -54,6 +54,7 @@ struct connection {
     uint8_t *asked;
     size_t asked_at, asked_count;
     uint32_t next_item;
+    size_t quantum; /* of its next turn */
     /* An answer that the kernel did not take yet. */
     uint8_t *owed;
     size_t owed_at, owed_count;
@@ -253,7 +254,7 @@ static void welcome(tr_engine *engine, connection *connection, tr_welcome_status
     if (status == TR_WELCOME) {
         welcome.layout = TR_CELL_LAYOUT;
         welcome.request_bytes_max = engine->config.request_bytes_max;
-        welcome.answer_bytes_max = (uint32_t)engine->out.room;
+        welcome.answer_bytes_max = TR_ENGINE_PART + TR_ANSWER_ROOM;
         welcome.instance = head->instance;
         welcome.config_id = head->config_id;
         welcome.generation = head->generation;
@@ -348,7 +349,12 @@ static void hand_over(tr_engine *engine, connection *connection) {
     tr_outbox *out = &engine->out;
     if (!out->used) return;
     ssize_t sent = transmit(engine, connection, out->at, out->used);
-    if (sent < 0 || (size_t)sent == out->used) return;
+    if (sent < 0) return;
+    /* Whoever takes a turn's answer at once gets more in the next. Whoever does not makes us keep it. */
+    int is_taken = (size_t)sent == out->used;
+    if (is_taken && connection->quantum < TR_ENGINE_QUANTUM) connection->quantum *= 2;
+    if (!is_taken && connection->quantum > TR_ENGINE_QUANTUM_FIRST) connection->quantum /= 2;
+    if (is_taken) return;
     keep(engine, &connection->owed, &connection->owed_count, out->at + sent, out->used - (size_t)sent);
     if (!connection->owed) hang_up(engine, connection);
 }
@@ -386,7 +392,7 @@ static void put_aside(tr_engine *engine, connection *connection, const uint8_t *
     }
 }
 
-/* One turn: about a quantum of answers, by one recv and one send at most. */
+/* One turn: about a quantum of answers, by one recv and one send at most, beside the rest of an earlier one. */
 static void serve(tr_engine *engine, connection *connection) {
     size_t at = 0, count;
     uint64_t requests = 0;
@@ -397,10 +403,11 @@ static void serve(tr_engine *engine, connection *connection) {
     const uint8_t *bytes = gather(engine, connection, &count);
     if (connection->is_gone) return;
     out->used = 0;
-    while (at < count && out->used < TR_ENGINE_QUANTUM) {
+    while (at < count && out->used < connection->quantum) {
         size = tr_request_measure(bytes + at, count - at, engine->config.request_bytes_max);
         if (size <= 0) break;
-        if (!tr_request_answer(&engine->source, bytes + at, &connection->next_item, out, TR_ENGINE_QUANTUM)) break;
+        const size_t enough = out->used + TR_ENGINE_PART;
+        if (!tr_request_answer(&engine->source, bytes + at, &connection->next_item, out, enough)) continue;
         connection->next_item = 0;
         at += (size_t)size;
         requests++;
@@ -452,8 +459,11 @@ static void accept_one(tr_engine *engine, int socket) {
     connection->socket = socket;
     connection->ticket = TR_TICKET_NONE;
     connection->is_writable = 1;
+    connection->quantum = TR_ENGINE_QUANTUM_FIRST;
+    /* The kernel's buffers grow with what is on its way, so that a peer far away is not held up. What it has not even
+     * sent has a bound: else a peer that takes nothing would fill megabytes. */
+    set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES);
     set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(socket, SOL_SOCKET, SO_SNDBUF, SEND_BUFFER);
     set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)engine->config.stall_ms);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = connection};
@@ -650,7 +660,7 @@ static int prepare(tr_engine *engine, char *why) {
     const tr_engine_config *config = &engine->config;
     engine->source.view.folder = strdup(config->folder);
     engine->inbox = malloc(config->request_bytes_max);
-    engine->out.room = TR_ENGINE_QUANTUM + TR_ANSWER_ROOM;
+    engine->out.room = TR_ENGINE_QUANTUM + TR_ENGINE_PART + TR_ANSWER_ROOM;
     engine->out.at = malloc(engine->out.room);
     if (!engine->source.view.folder || !engine->inbox || !engine->out.at ||
         tr_tickets_open(&engine->tickets, TR_ENGINE_TICKETS_MAX, config->connections_max + TR_ENGINE_GREETING_MAX))

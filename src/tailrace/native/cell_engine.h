@@ -7,7 +7,7 @@
  *   before a good ticket  a connection holds a hello's bytes for hello_ms, and the oldest of too many goes
  *   behind it             requests and answers that wait for the peer take pending_bytes_max in all; when they would
  *                         take more, whoever has kept them waiting longest goes
- *   a turn                writes about TR_ENGINE_QUANTUM bytes, then the next connection has its turn
+ *   a turn                writes up to about TR_ENGINE_QUANTUM bytes, then the next connection has its turn
  */
 #ifndef TAILRACE_CELL_ENGINE_H
 #define TAILRACE_CELL_ENGINE_H
@@ -16,7 +16,9 @@
 #include "cell_mutation.h"
 
 enum {
-    TR_ENGINE_QUANTUM = 128 << 10,
+    TR_ENGINE_QUANTUM = 512 << 10,      /* bytes of answers in one turn, about */
+    TR_ENGINE_QUANTUM_FIRST = 64 << 10, /* the same for a peer that has not shown yet how much it takes */
+    TR_ENGINE_PART = 64 << 10,          /* bytes of one answer, about: a link works on it while the next one comes */
     TR_ENGINE_GREETING_MAX = 256, /* connections without a ticket yet */
     TR_ENGINE_TICKETS_MAX = 4096, /* tickets that nobody took yet */
     TR_ENGINE_PENDING_LEAST = 1 << 20,

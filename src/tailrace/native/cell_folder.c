@@ -74,8 +74,8 @@ static int unlink_if_there(int folder, const char *name) {
     return unlinkat(folder, name, 0) && errno != ENOENT ? errno : 0;
 }
 
-/* 1: a head of ours, of this layout or an earlier one: all have named and poisoned their files alike. 0: none. Negative:
- * an errno, and EEXIST for someone else's file. */
+/* 1: a head of ours, of this layout or an earlier one: all have named and poisoned their files alike. 0: none.
+ * Negative: an errno, and EEXIST for someone else's file. */
 static int read_head(int folder, const char *name, tr_cell_head *head) {
     int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0) return errno == ENOENT ? 0 : -errno;

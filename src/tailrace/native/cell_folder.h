@@ -7,7 +7,8 @@
 enum { TR_INDEX_NAME_BYTES = 32 };
 void tr_index_name(char *name, uint64_t generation);
 
-/* A new file of zeros, mapped for writing. Its memory is asked for at once: later it would be a SIGBUS. 0 or an errno. */
+/* A new file of zeros, mapped for writing. Its memory is asked for at once: later it would be a SIGBUS. 0 or an
+ * errno. */
 int tr_file_make(tr_word **mapped, int folder, const char *name, uint64_t bytes);
 
 /* A head begins as head.new, which marks the folder as a cell's, and gets its name when the rest is complete. From then

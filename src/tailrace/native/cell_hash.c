@@ -8,7 +8,8 @@
 static uint64_t low_kept = UINT64_MAX, high_kept = UINT64_MAX;
 
 tr_key_hash tr_key_hash_of(tr_slice key) {
-    return (tr_key_hash){tr_hash64(key.at, key.count, 0) & low_kept, tr_hash64(key.at, key.count, SEED_HIGH) & high_kept};
+    uint64_t low = tr_hash64(key.at, key.count, 0), high = tr_hash64(key.at, key.count, SEED_HIGH);
+    return (tr_key_hash){low & low_kept, high & high_kept};
 }
 
 void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask) {

@@ -20,7 +20,6 @@ enum {
     CHUNKS_KEPT = 8,        /* when a question needed more, and the next one does not */
     CHUNKS_ROOM = 16,       /* places for chunks to begin with */
     RECEIVES = 16,          /* in one pump at most: another link may wait for the caller */
-    RECEIVE_BUFFER = 1 << 20,
 };
 
 /* A request on its way, oldest first. Its probes are the next `items` of the ring of probes. */
@@ -472,7 +471,6 @@ static int connect_to(const struct addrinfo *address, uint64_t end_ms, int *conn
     if (*connected < 0) return errno;
     set_option(*connected, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(*connected, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(*connected, SOL_SOCKET, SO_RCVBUF, RECEIVE_BUFFER); /* before connecting: it decides the window's scale */
     if (connect(*connected, address->ai_addr, address->ai_addrlen)) {
         error = errno;
         if (error == EINPROGRESS || error == EINTR) error = wait_for(*connected, POLLOUT, end_ms);

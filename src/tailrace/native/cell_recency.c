@@ -69,7 +69,7 @@ static void put_newest(tr_recency *recency, uint32_t id, uint32_t number) {
 
 static uint64_t at_least_one(uint64_t number) { return number ? number : 1; }
 
-/* A key comes anew. Its ghost, if there is one, says that its list was too small: by more, the rarer such ghosts are. */
+/* A key comes anew. Its ghost, if there is one, says that its list was too small: the more, the rarer such ghosts. */
 static uint32_t list_for(tr_recency *recency, tr_key_hash hash) {
     if (recency->policy != TR_ARC) return ONCE;
     uint64_t once = recency->ghosts.queues[0].count, again = recency->ghosts.queues[1].count;

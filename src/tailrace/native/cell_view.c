@@ -17,7 +17,7 @@ enum {
     HEAD_TRIES = 64,   /* of the head, and of finding the index it names */
     RENEWALS = 8,      /* of one probe, instead of so many of its rounds */
     AHEAD = 8,         /* how many buckets are prefetched before they are looked at */
-    PREFETCHED = 8192, /* bytes of a value at most; the processor follows a longer run by itself */
+    PREFETCHED = 1024, /* bytes of a value at most; the processor follows a longer run by itself */
 };
 
 static inline void relax(void) {

@@ -39,8 +39,8 @@ void tr_view_fetch(tr_view *view, tr_probe *probes, uint8_t *const *places, size
 /* FOUND, MISS, ASK, UNSETTLED or REVOKED. FOUND: an entry within bounds, to be copied. */
 tr_probe_state tr_view_find(tr_view *view, tr_key_hash hash, uint32_t now_s, tr_index_entry *entry, tr_sight *sight);
 
-/* Copy the raw data entry, entry.size bytes: header | key, padded | value. False: it changed meanwhile, so find it again
- * with the same sight, which ends after a bounded number of rounds. */
+/* Copy the raw data entry, entry.size bytes: header | key, padded | value. False: it changed meanwhile, so find it
+ * again with the same sight, which ends after a bounded number of rounds. */
 int tr_view_copy(tr_view *view, tr_key_hash hash, const tr_index_entry *entry, tr_sight *sight, uint8_t *to);
 
 #endif

@@ -172,7 +172,8 @@ static void *view(void *number) {
             for (int i = 0; i < BATCH; i++) open |= probes[i].state == TR_PROBE_NEW;
         }
         for (int i = 0; i < BATCH; i++)
-            if (probes[i].state == TR_PROBE_HIT) check(keys[i], probes[i].entry.version, room[i], probes[i].value_bytes);
+            if (probes[i].state == TR_PROBE_HIT)
+                check(keys[i], probes[i].entry.version, room[i], probes[i].value_bytes);
     }
     add_up(&view);
     tr_view_unmap(&view);

@@ -41,6 +41,11 @@ def greedy(peer, times=1):
     peer.send(peer.request(SCAN, HASHES, data_bytes_max=1 << 20) * times)
 
 
+def unfinished(peer):
+    """Ask for as much as one request can hold, but for its last byte."""
+    peer.send(peer.request(SCAN, HASHES * 10)[:-1])
+
+
 def test_answers_that_are_not_taken_are_bounded_and_end_in_time():
     with served(buckets=4096, stall_s=0.3) as (cell, engine):
         fill(cell)
@@ -101,8 +106,8 @@ def test_when_memory_is_short_those_that_stall_longest_go():
     with served(buckets=4096, pending_bytes_max=1 << 20) as (cell, engine):
         fill(cell)
         peers = [peer_of(engine, receive_buffer=4096) for _ in range(40)]
-        for peer in peers:
-            greedy(peer)
+        for number, peer in enumerate(peers):
+            (greedy if number % 4 == 0 else unfinished)(peer)
         wait_until(lambda: engine.stats()["closed_short_of_memory"] > 0, "memory to be short")
         with link_to(engine) as link:
             for _ in range(20):
@@ -132,11 +137,9 @@ def test_a_thousand_connections_take_little_memory_and_all_are_served(many_files
                 assert [peer.ping().tag for peer in peers] == [1] * 1000
                 idle = engine.anonymous_bytes() - before
                 assert SANITIZED or idle < 4 << 20, "an idle connection holds next to nothing"
-                for peer in peers:  # half of them stall with answers, half with a part of a request
-                    if peer.tag % 2:
-                        greedy(peer)
-                    else:
-                        peer.send(peer.request(SCAN, HASHES)[:-8])
+                for number, peer in enumerate(peers):  # some stall with answers, and more with a part of a request
+                    (greedy if number % 3 == 0 else unfinished)(peer)
+                wait_until(lambda: engine.stats()["closed_short_of_memory"] > 0, "memory to be short")
                 for _ in range(10):
                     assert [state for state, _, _ in link.scan(KEYS, 0)] == [State.HIT] * len(KEYS)
                 stats = engine.stats()
