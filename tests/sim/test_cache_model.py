@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tailrace.cache import Backend, BackendRecord, Cache, CacheRecord, Standing, Version, Ways
 from tailrace.cache.peer import LocalPeer
-from tailrace.cache.whole import Healer
 from tailrace.config import CacheClientConfig, CacheConfig
 from tailrace.errors import CacheRefused, CacheUnconfirmed, DeadlineExceeded, Unreachable
 from tailrace.native.client import replicas_of
@@ -60,8 +59,17 @@ class Registered:
         self.started.add(index)
         return first
 
-    def enter(self, index: int, backend: BackendRecord) -> Any:
-        raise AssertionError("backends without threads do not enter by themselves")
+    def enter(self, index: int, backend: BackendRecord) -> "Tenure":
+        self.backends[index] = backend
+        return Tenure()
+
+
+class Tenure:
+    """Who is there is what a test says."""
+
+    def keep_alive(self) -> None: ...
+
+    def leave(self) -> None: ...
 
 
 class Quiet:
@@ -76,6 +84,12 @@ class Quiet:
 
     def close(self) -> None:
         self._closed.set()
+
+
+class Still(Backend):
+    """A backend that does nothing by itself."""
+
+    def _keep(self) -> None: ...
 
 
 class Skewed(ManualClock):
@@ -170,13 +184,9 @@ class Cohort:
         if number in self.up:
             return
         folder = f"{self.folder.name}/{number}"
-        backend = Backend(self.registry, number, folder=folder, host="here", clock=self.clock)
-        backend._healer = Healer(backend, backend._cell, lambda other: Seam(self, other), self.config)
-        backend._begin_anew(backend._healer)
+        backend = Still(self.registry, number, folder=folder, host="here", clock=self.clock)
+        backend.open([str(number)], lambda other: Seam(self, other))
         self.up[number] = backend
-        self.registry.backends[number] = BackendRecord(
-            instance=backend.instance, config_id=1, host="here", folder=folder, rpc=(str(number),)
-        )
         self.refresh()
 
     def crash(self, number: int, *, noticed: bool = True, remove: bool = False) -> None:

@@ -86,6 +86,7 @@ class Backend:
         self._shut = self.closing = False
         self.start, self._fence, self.fenced = NOTHING, NOTHING, 0
         try:
+            self._begin_anew()
             mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
             listening = [(f"unix:{folder}/engine", 0)] + ([] if engine_host is None else [(engine_host, engine_port)])
             for where, port in listening:
@@ -145,22 +146,26 @@ class Backend:
         self._record = replace(self._record, rpc=tuple(rpc))
         if self.config.copies > 1:
             self._healer = Healer(self, self._cell, peer, self.config)
-            self._begin_anew(self._healer)
+            self._healer.whole = self.start == NOTHING
+            self._wait_for_start()
         self._tenure = self._registry.enter(self.index, self._record)
         self._changes = self._registry.changes(self._standing.revision)
         self._keeper = threading.Thread(target=self._keep, name=f"backend-{self.index}", daemon=True)
         self._keeper.start()
 
-    def _begin_anew(self, healer: Healer) -> None:
-        """A predecessor may have taken anything up to now, by any clock of the cache. Nobody is told of this backend
-        before its own clock is past that: else clients would have to nominate versions that are too far ahead."""
-        if self._registry.is_first(self.index):
-            healer.whole = True
+    def _begin_anew(self) -> None:
+        """A predecessor may have taken anything up to now, by any clock of the cache. Before anybody can ask: what
+        comes from before that is stale."""
+        if self.config.copies == 1 or self._registry.is_first(self.index):
             return
         start_us = self._clock.time_us() + 2 * int(self.config.clock_error_s * 1_000_000)
         self.start = Version(start_us, (1 << 32) - 1, (1 << 32) - 1)
         self._cell.fence(self.start)
-        while (left_us := start_us - self._clock.time_us()) >= 0 and not self._stopping.is_set():
+
+    def _wait_for_start(self) -> None:
+        """Nobody is told of this backend before its own clock is past its start: else clients would have to nominate
+        versions that are too far ahead."""
+        while (left_us := self.start.clock_us - self._clock.time_us()) >= 0 and not self._stopping.is_set():
             self._clock.wait(self._stopping, left_us / 1e6 + 0.001)
 
     # ---- what it answers
@@ -214,9 +219,9 @@ class Backend:
     def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
         """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer. What
         it lost when it started was dropped, too."""
+        self._open.fence(shared.start)
         if shared.start > self._fence:
             self._fence, self.fenced = Version(*shared.start), self.fenced + 1
-            self._open.fence(self._fence)
         records = self._open.known(shared.home, shared.backends, shared.partitions)
         tombstones = b"".join(key + _packed(version) for key, version in self._open.tombstones())
         summary = max(self.start, self._open.summary_version)

@@ -73,10 +73,10 @@ class Healer:
             return
         fenced = self._backend.fenced
         shared = Shared(home=group.home, backends=self._config.backends, partitions=dirty, start=self._backend.start)
-        told = tuple(_told(peer.list_hashes(shared)) for peer in peers)
-        todo = orders(self._own(shared), told)
-        for peer, keys in zip(peers, todo.fetch, strict=True):
-            self._take(peer, sorted(keys), fenced)
+        words = [_word(peer.list_hashes(shared)) for peer in peers]
+        todo = orders(self._own(shared), tuple(told for told, _ in words))
+        for peer, keys, (_, instance) in zip(peers, todo.fetch, words, strict=True):
+            self._take(peer, sorted(keys), instance, fenced)
         for key, version in todo.erase.items():
             self._cell.erase_known(key, version)
             self._counts["repair_erases"] += 1
@@ -96,10 +96,10 @@ class Healer:
             1 << part for part in range(PARTITIONS) if len({digest[8 * part : 8 * part + 8] for digest in digests}) > 1
         )
 
-    def _take(self, peer: Peer, keys: list[bytes], fenced: int) -> None:
+    def _take(self, peer: Peer, keys: list[bytes], instance: int, fenced: int) -> None:
         for at in range(0, len(keys), _FETCH_KEYS):
             for part in peer.fetch(b"".join(keys[at : at + _FETCH_KEYS])):
-                if self._backend.fenced != fenced:
+                if self._backend.fenced != fenced or part.instance != instance:
                     raise Unreachable("another backend started meanwhile, so that these lists do not count any more")
                 self._counts["repaired_keys"] += self._cell.repair(part.frame).count(0)
 
@@ -115,12 +115,13 @@ def _known(packed: bytes) -> dict[bytes, Version]:
     return {key: Version(*version) for key, *version in _KNOWN.iter_unpack(packed)}
 
 
-def _told(parts: Iterable[ListPart]) -> Told:
+def _word(parts: Iterable[ListPart]) -> tuple[Told, int]:
+    """What was told, and by which instance."""
     stored: dict[bytes, Version] = {}
     erased: dict[bytes, Version] = {}
-    summary = NOTHING
+    summary, instance = NOTHING, 0
     for part in parts:
         stored |= _known(part.records)
         erased |= _known(part.tombstones)
-        summary = max(summary, Version(*part.summary))
-    return Told(stored, erased, summary)
+        summary, instance = max(summary, Version(*part.summary)), part.instance
+    return Told(stored, erased, summary), instance

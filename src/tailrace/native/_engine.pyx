@@ -182,8 +182,10 @@ cdef class Engine:
         self.engine = started
 
     def __dealloc__(self):
-        if self.engine != NULL:
-            tr_engine_stop(self.engine)
+        cdef tr_engine *engine = self.engine
+        if engine != NULL:
+            with nogil:  # its thread may wait for a cell whose owner waits for the interpreter
+                tr_engine_stop(engine)
 
     def __enter__(self):
         self.opened()

@@ -212,7 +212,7 @@ class Peer:
         parts = bytearray()
         while len(parts) < count:
             try:
-                part = self.socket.recv(count - len(parts))
+                part = self.socket.recv(min(count - len(parts), 1 << 20))
             except ConnectionResetError as seen:
                 raise HungUp from seen
             if not part:
@@ -230,12 +230,13 @@ class Peer:
         return Answer.unpack(begin + self.receive(size - 4))
 
     def is_ended(self) -> bool:
-        """Whether the engine hangs up; waits for it."""
+        """That the engine hangs up, whatever it says before; waits for it, and fails if that takes too long."""
         try:
-            self.receive(1 << 30)
-        except HungUp:
-            return True
-        return False
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
 
     def request(self, kind: int, items: Sequence[bytes] = (), **more: int) -> bytes:
         self.tag += 1
