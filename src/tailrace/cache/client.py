@@ -203,6 +203,14 @@ class Cache:
             keys.append(key)
             values.append(value)
         if self.settings.immutable:
+            # The home decides who is first. But it may have started anew, and then another copy knows better.
+            there = [
+                key
+                for key, value in zip(keys, self.get_many(keys, deadline_s=deadline_s), strict=True)
+                if value is not None
+            ]
+            if there:
+                raise self._error(KIND_CAS, Verdict.MISMATCH, there, there)
             return self._mutate(KIND_CAS, keys, values, [NOTHING] * len(keys), ttl_s, deadline_s)
         return self._mutate(KIND_SET, keys, values, None, ttl_s, deadline_s)
 
@@ -314,11 +322,22 @@ class Cache:
                 tally.applied += 1
             return rest, floor
         for i, home in enumerate(homes):
-            if home.home_took_it():
+            took_it = home.home_took_it()
+            if took_it or self._has_missed(home, batch, i, deadline_at):
                 rest, _ = self._send(kind, batch.one(i), deadline_at, first_copy=1)
-                homes[i] = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum, 2)
-                homes[i].applied += 1
+                others = self.settings.copies - 1
+                homes[i] = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum, others)
+                homes[i].applied += took_it
         return homes, floor
+
+    def _has_missed(self, home: Tally, batch: "_Batch", number: int, deadline_at: float) -> bool:
+        """The home has another version than is expected, but a quorum has that one: then the others decide, all of
+        them. Without this a key that its home has dropped could be read but not changed."""
+        if home.verdict() is not Verdict.MISMATCH or self.settings.quorum == 1 or batch.expected is None:
+            return False
+        left_s = deadline_at - self._clock.monotonic_s()
+        found = self._get([batch.keys[number]], False, left_s, versions=True)[0]
+        return found is not None and tuple(found[1]) == tuple(batch.expected[number])
 
     def _nominate(self, count: int, *, by_cas: bool) -> Version:
         with self._nominating:
