@@ -37,6 +37,7 @@ from .versions import NOTHING, HybridClock, Version, Versions
 from .ways import Reading, Ways
 
 _STALE_RETRIES = 8
+_SETTLE_S = 0.05  # for a compare-and-set that is on its way
 _ASKERS = 16  # calls at once, for what cannot be read one-sidedly
 
 
@@ -203,16 +204,25 @@ class Cache:
             keys.append(key)
             values.append(value)
         if self.settings.immutable:
-            # The home decides who is first. But it may have started anew, and then another copy knows better.
-            there = [
-                key
-                for key, value in zip(keys, self.get_many(keys, deadline_s=deadline_s), strict=True)
-                if value is not None
-            ]
-            if there:
-                raise self._error(KIND_CAS, Verdict.MISMATCH, there, there)
-            return self._mutate(KIND_CAS, keys, values, [NOTHING] * len(keys), ttl_s, deadline_s)
+            return self._set_once(keys, values, ttl_s, deadline_s)
         return self._mutate(KIND_SET, keys, values, None, ttl_s, deadline_s)
+
+    def _set_once(
+        self, keys: list[bytes], values: list[bytes], ttl_s: float | None, deadline_s: float | None
+    ) -> Sequence[Version]:
+        """A key's home decides who is first. But it may have started anew, and then another copy knows better."""
+        there = {
+            key
+            for key, value in zip(keys, self.get_many(keys, deadline_s=deadline_s), strict=True)
+            if value is not None
+        }
+        new = [i for i, key in enumerate(keys) if key not in there]
+        versions = self._mutate(
+            KIND_CAS, [keys[i] for i in new], [values[i] for i in new], [NOTHING] * len(new), ttl_s, deadline_s
+        )
+        if there:
+            raise self._error(KIND_CAS, Verdict.MISMATCH, sorted(there), sorted(there))
+        return versions
 
     def erase(self, key: bytes, *, deadline_s: float | None = None) -> None:
         """Erase a key. Sets that began before it cannot bring it back."""
@@ -335,9 +345,15 @@ class Cache:
         them. Without this a key that its home has dropped could be read but not changed."""
         if home.verdict() is not Verdict.MISMATCH or self.settings.quorum == 1 or batch.expected is None:
             return False
-        left_s = deadline_at - self._clock.monotonic_s()
-        found = self._get([batch.keys[number]], False, left_s, versions=True)[0]
-        return found is not None and tuple(found[1]) == tuple(batch.expected[number])
+        expected = tuple(batch.expected[number])
+        for pause_s in (_SETTLE_S, 0.0):  # another client may be on its way from the home to the others
+            left_s = deadline_at - self._clock.monotonic_s()
+            found = self._get([batch.keys[number]], False, left_s, versions=True)[0]
+            if found is None or tuple(found[1]) != expected:
+                return False
+            if pause_s:
+                self._clock.wait(self._closing, pause_s)
+        return True
 
     def _nominate(self, count: int, *, by_cas: bool) -> Version:
         with self._nominating:
