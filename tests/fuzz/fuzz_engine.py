@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]  # for the model of the frames, which is in the tests of the native room
+sys.path[:0] = [str(HERE.parent)]  # for the model of the frames, which is in the tests of the native room
 
 from native.cell.places import folder  # noqa: E402
 from native.client.frames import Mutation, parsed, written  # noqa: E402

@@ -147,6 +147,19 @@ static void count_pending(tr_engine *engine, size_t more, size_t less) {
     if (pending > get(&engine->counts.pending_peak)) put(&engine->counts.pending_peak, pending);
 }
 
+/* Whoever has an answer can see that it was counted. */
+static void publish(tr_engine *engine) {
+    put(&engine->counts.connections, serving(engine));
+    put(&engine->counts.greeting, engine->queues[GREETING].count);
+    put(&engine->counts.scanned, engine->source.scanned);
+    put(&engine->counts.found, engine->source.found);
+    put(&engine->counts.sent, engine->source.sent);
+    put(&engine->counts.read, engine->source.read);
+    put(&engine->counts.mutated, engine->source.mutated);
+    put(&engine->counts.renewals, engine->source.renewals);
+    put(&engine->counts.renewals_failed, engine->source.failures);
+}
+
 /* ---- the end of a connection */
 
 static void drop_asked(tr_engine *engine, connection *connection) {
@@ -264,6 +277,7 @@ static void welcome(tr_engine *engine, connection *connection, tr_welcome_status
         add(&engine->counts.refused, 1);
     }
     /* The first bytes on a new connection find room in the kernel; a peer for whom they do not is no loss. */
+    publish(engine);
     ssize_t sent = transmit(engine, connection, (const uint8_t *)&welcome, sizeof welcome);
     if (sent < 0) return;
     if ((size_t)sent < sizeof welcome)
@@ -348,6 +362,7 @@ static void keep(tr_engine *engine, uint8_t **kept, size_t *count, const uint8_t
 static void hand_over(tr_engine *engine, connection *connection) {
     tr_outbox *out = &engine->out;
     if (!out->used) return;
+    publish(engine);
     ssize_t sent = transmit(engine, connection, out->at, out->used);
     if (sent < 0) return;
     /* Whoever takes a turn's answer at once gets more in the next. Whoever does not makes us keep it. */
@@ -554,18 +569,6 @@ static void note(tr_engine *engine, const struct epoll_event *event) {
     if (event->events & (EPOLLOUT | end)) connection->is_writable = 1;
     if (event->events & end) connection->is_hung_up = 1;
     make_ready(engine, connection);
-}
-
-static void publish(tr_engine *engine) {
-    put(&engine->counts.connections, serving(engine));
-    put(&engine->counts.greeting, engine->queues[GREETING].count);
-    put(&engine->counts.scanned, engine->source.scanned);
-    put(&engine->counts.found, engine->source.found);
-    put(&engine->counts.sent, engine->source.sent);
-    put(&engine->counts.read, engine->source.read);
-    put(&engine->counts.mutated, engine->source.mutated);
-    put(&engine->counts.renewals, engine->source.renewals);
-    put(&engine->counts.renewals_failed, engine->source.failures);
 }
 
 static void *run(void *argument) {

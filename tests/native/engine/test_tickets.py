@@ -9,8 +9,9 @@ import pytest
 from conftest import wait_until
 from tailrace.native.engine import Link, State
 
+from ..cell.places import folder
 from .frames import HELLO, NO_MAGIC, NO_PLACE, NO_TICKET, NO_VERSION, WELCOMED, HungUp, Peer, hello
-from .served import link_to, peer_of, served, ticket_for
+from .served import EngineProcess, link_to, peer_of, roomy_cell, served, ticket_for
 
 
 def refused(engine, content: bytes) -> int:
@@ -152,12 +153,34 @@ def test_whoever_sends_no_ticket_in_time_is_hung_up_on():
 
 
 def test_whoever_gives_up_in_the_middle_of_a_hello_is_gone_at_once():
-    with served(hello_s=600.0) as (_, engine):
-        for count in (0, 1, 8, 20, 47):
-            with Peer(engine.address) as peer:
-                peer.send(hello(ticket_for(engine))[:count])
+    """Bytes and the end of the connection are there when the engine looks: it was stopped meanwhile."""
+    with folder() as path:
+        cell = roomy_cell(path)
+        with EngineProcess(path, hello_s=600.0, idle_s=600.0) as engine:
+            for count in (0, 1, 8, 20, 47, 48):
+                ticket = os.urandom(32)
+                engine.admit(ticket, 60.0)
+                with engine.stopped(), Peer(engine.address) as peer:
+                    peer.send(hello(ticket)[:count])
+                    peer.socket.shutdown(socket.SHUT_WR)
+                    engine.go_on()
+                    assert peer.is_ended()
+        cell.close()
+
+
+def test_whoever_hangs_up_behind_a_request_is_answered_and_gone():
+    with folder() as path:
+        cell = roomy_cell(path)
+        with EngineProcess(path, idle_s=600.0, stall_s=600.0) as engine:
+            ticket = os.urandom(32)
+            engine.admit(ticket, 60.0)
+            with Peer(engine.address, ticket) as peer, engine.stopped():
+                peer.send(peer.request(0) + peer.request(0) + peer.request(0)[:40])
                 peer.socket.shutdown(socket.SHUT_WR)
+                engine.go_on()
+                assert [peer.receive_answer().tag, peer.receive_answer().tag] == [1, 2]
                 assert peer.is_ended()
+        cell.close()
 
 
 def test_many_without_a_ticket_keep_nobody_with_one_out():
