@@ -375,8 +375,7 @@ def number(pattern: str, text: str) -> float:
 def story_of(switches: list[str], folder: Path) -> list[str]:
     """The steps that the model printed on the way to the violation, without what the simulator adds."""
     told = command(["spin", "-t", "-B", "-T", *switches, MODEL.name], folder)
-    end = re.search(r"^spin: ", told, re.MULTILINE)
-    return [line.strip() for line in told[: end.start() if end else None].splitlines() if line.strip()]
+    return [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("spin: ")]
 
 
 def search(check: Check, deadline_s: float | None = None) -> Verdict:
