@@ -4,7 +4,7 @@ The model knows, of each key, the highest version that completed or that a read 
 returns less; and a compare-and-set never succeeds over something that it did not expect. docs/decisions/quorum.md says
 why, and that it holds whatever fails; so any number of replicas may.
 
-Backends are real ones, without their threads: what a keeper does is done by rules here. Clients are real ones. Between
+Backends are real ones, without their threads: what those do is done by rules here. Clients are real ones. Between
 them lies a seam that refuses, drops, delays and loses, and lets other things happen while a message is on its way.
 """
 
@@ -91,6 +91,8 @@ class Still(Backend):
     """A backend that does nothing by itself."""
 
     def _keep(self) -> None: ...
+
+    def _tend(self) -> None: ...
 
 
 class Skewed(ManualClock):

@@ -78,13 +78,14 @@ class Backend:
         )
         self._engines: list[Engine] = []
         self._tenure: Tenure | None = None
-        self._keeper: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._changes: Changes | None = None
         self._stopping = threading.Event()
         self._healer: Healer | None = None
         self._retired: Callable[[], None] | None = None
         self._shut = self.closing = False
         self.start, self._fence, self.fenced = NOTHING, NOTHING, 0
+        self.fencing = threading.Lock()
         try:
             self._begin_anew()
             mutator = self._cell.mutator(int(config.clock_error_s * 1_000_000))
@@ -150,8 +151,10 @@ class Backend:
             self._wait_for_start()
         self._tenure = self._registry.enter(self.index, self._record)
         self._changes = self._registry.changes(self._standing.revision)
-        self._keeper = threading.Thread(target=self._keep, name=f"backend-{self.index}", daemon=True)
-        self._keeper.start()
+        for name, work in (("keep", self._keep), ("tend", self._tend)):
+            thread = threading.Thread(target=work, name=f"backend-{self.index}-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _begin_anew(self) -> None:
         """A predecessor may have taken anything up to now, by any clock of the cache. Before anybody can ask: what
@@ -219,9 +222,10 @@ class Backend:
     def list_hashes(self, shared: Shared) -> Iterator[ListPart]:
         """The summary is read last: what is dropped meanwhile raises it, and is then believed to have been newer. What
         it lost when it started was dropped, too."""
-        self._open.fence(shared.start)
-        if shared.start > self._fence:
-            self._fence, self.fenced = Version(*shared.start), self.fenced + 1
+        with self.fencing:  # a repair by older lists is either in the list that follows, or is not done
+            self._open.fence(shared.start)
+            if shared.start > self._fence:
+                self._fence, self.fenced = Version(*shared.start), self.fenced + 1
         records = self._open.known(shared.home, shared.backends, shared.partitions)
         tombstones = b"".join(key + _packed(version) for key, version in self._open.tombstones())
         summary = max(self.start, self._open.summary_version)
@@ -253,23 +257,33 @@ class Backend:
 
     # ---- how it stays
 
+    def _tend(self) -> None:
+        """What is done to its memory. Apart from staying entered, since a repair waits for others: one that hangs must
+        not cost those who ask it their leases."""
+        repair_at_s = self._clock.monotonic_s() + (
+            self.config.repair_s if self.whole else 0
+        )  # a first one lacks nothing
+        while not self._stopping.is_set():
+            self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
+            if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
+                whole = self._healer.heal()
+                repair_at_s = self._clock.monotonic_s() + (self.config.repair_s if whole else _TICK_S)
+            self._clock.wait(self._stopping, _TICK_S)
+
     def _keep(self) -> None:
+        """What others know of it."""
         assert self._changes is not None
         changes = self._changes
-        repair_at_s = alive_at_s = self._clock.monotonic_s()
+        alive_at_s = self._clock.monotonic_s()
         try:
             while not self._stopping.is_set():
-                self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
                 try:
                     if self._clock.monotonic_s() >= alive_at_s:
                         self._stay_entered()
                         alive_at_s = self._clock.monotonic_s() + _ALIVE_S
-                    if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
-                        whole = self._healer.heal()
-                        repair_at_s = self._clock.monotonic_s() + (self.config.repair_s if whole else _TICK_S)
                     if changes.wait(_TICK_S):
                         self._follow()
-                except TailraceError:  # coordination or the cohort is away: serve on, and try again
+                except TailraceError:  # coordination is away: serve on, and try again
                     self._clock.wait(self._stopping, _TICK_S)
         finally:
             changes.close()
@@ -312,14 +326,19 @@ class Backend:
         for engine in self._engines:
             engine.close()
 
-    def close(self, *, remove: bool = False) -> None:
-        """Its memory stays readable until a successor takes the folder, unless it is removed."""
+    def stop(self) -> None:
+        """Begin to close. What it still waits for at others is theirs to break off, and close() waits for that."""
         self.closing = True
         self._stopping.set()
         if self._changes is not None:
             self._changes.close()  # its keeper waits there
-        if self._keeper is not None and threading.current_thread() is not self._keeper:
-            self._keeper.join()
+
+    def close(self, *, remove: bool = False) -> None:
+        """Its memory stays readable until a successor takes the folder, unless it is removed."""
+        self.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
         if self._tenure is not None:
             with suppress(TailraceError):  # it runs out by itself
                 self._tenure.leave()

@@ -103,7 +103,7 @@ class Cache:
         reading = self._take()
         try:
             size = reading.native.get_into(key, buffer, int(time.time()), relaxed=relaxed, deadline_s=deadline)
-            rest = reading.native.asks or reading.native.unreachable
+            rest = reading.native.asks or reading.native.unreachable or (size is None and reading.may_have_failed())
         finally:
             self._ways.give(reading)
         if rest:
@@ -126,7 +126,9 @@ class Cache:
             values: list[Any] = native.get_many(
                 keys, int(time.time()), relaxed=relaxed, deadline_s=deadline, versions=versions
             )
-            rest = native.asks + native.unreachable if native.asks or native.unreachable else None
+            rest = native.asks + native.unreachable if native.asks or native.unreachable else []
+            if None in values and reading.may_have_failed():
+                rest = [number for number, value in enumerate(values) if value is None]
         finally:
             self._ways.give(reading)
         if rest:
@@ -294,8 +296,9 @@ class Cache:
             verdicts = {tally.verdict() for tally in tallies}
             # A compare-and-set of which nobody knows is not repeated: it might fail because it had succeeded.
             known = kind != KIND_CAS or Verdict.UNKNOWN not in verdicts
-            if not attempt and known and Verdict.UNREACHABLE in verdicts:
-                self._ways.revive()  # nobody has it: if they can be brought back, they get it now
+            if not attempt and (Verdict.UNKNOWN in verdicts or Verdict.UNREACHABLE in verdicts):
+                self._revive(unchanged=Verdict.UNKNOWN not in verdicts)
+            if not attempt and known and any(tally.is_short() for tally in tallies):
                 left = [i for i, tally in zip(left, tallies, strict=True) if tally.verdict() is not Verdict.DONE]
                 continue
             left = self._judge(kind, keys, left, tallies, last=attempt == _STALE_RETRIES)
@@ -303,9 +306,25 @@ class Cache:
                 return versions
         raise AssertionError("the last attempt either returns or raises")
 
+    def _revive(self, *, unchanged: bool) -> None:
+        """If backends can be found or brought back, they get this mutation, or at least the next one."""
+        try:
+            self._ways.revive()
+        except TailraceError:
+            if unchanged:
+                raise
+            # Why it failed matters less than that some may have taken the mutation, which the caller hears next.
+
     def _send(
-        self, kind: int, batch: "_Batch", deadline_at: float, first_copy: int = 0, copies: int | None = None
+        self,
+        kind: int,
+        batch: "_Batch",
+        deadline_at: float,
+        first_copy: int = 0,
+        copies: int | None = None,
+        spare: int | None = None,
     ) -> tuple[list[Tally] | None, Version]:
+        """`spare`: how many of those that are asked need not answer; else as many as a quorum of all can do without."""
         config = self.settings
         frames = pack(
             kind,
@@ -318,12 +337,14 @@ class Cache:
             config.copies if copies is None else copies,
             first_copy,
         )
-        return self._post.send(frames, len(batch.keys), deadline_at)
+        return self._post.send(
+            frames, len(batch.keys), deadline_at, config.copies - config.quorum if spare is None else spare
+        )
 
     def _send_by_home(self, kind: int, batch: "_Batch", deadline_at: float) -> tuple[list[Tally] | None, Version]:
         """Compare-and-set: a key's home compares first, and only then the others. Were all asked at once, two clients
         could each win a part of them; and the home's word alone is not enough, since it may have missed something."""
-        homes, floor = self._send(kind, batch, deadline_at, copies=1)
+        homes, floor = self._send(kind, batch, deadline_at, copies=1, spare=0)
         if self.settings.copies == 1:
             return homes, floor
         if homes is None:
@@ -334,7 +355,8 @@ class Cache:
         for i, home in enumerate(homes):
             took_it = home.home_took_it()
             if took_it or self._has_missed(home, batch, i, deadline_at):
-                rest, _ = self._send(kind, batch.one(i), deadline_at, first_copy=1)
+                spare = None if took_it else 0  # without the home's word all others must agree
+                rest, _ = self._send(kind, batch.one(i), deadline_at, first_copy=1, spare=spare)
                 others = self.settings.copies - 1
                 homes[i] = rest[0] if rest is not None else Tally(self.settings.copies, self.settings.quorum, others)
                 homes[i].applied += took_it

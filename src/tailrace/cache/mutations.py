@@ -15,7 +15,7 @@ from ..errors import DeadlineExceeded, TailraceError, WireRefused
 from ..native.cell import Outcome
 from ..native.client import Couriers, Delivery
 from ..wire import MutateReply
-from .peer import Pending
+from .peer import Peer, Pending
 from .registry import BackendRecord
 from .tally import Tally
 from .versions import NOTHING, Version
@@ -43,11 +43,14 @@ class Post:
         self._ways, self._clock = ways, clock
         self._idle: list[_Out] = []
 
-    def send(self, frames: Sequence[Frame], keys: int, deadline_at_s: float) -> tuple[list[Tally] | None, Version]:
-        """A tally for each key, and the highest version that stood in the way. No tallies: everybody took all."""
-        return _count(frames, self._carry(frames, deadline_at_s), keys, self._ways.record.config)
+    def send(
+        self, frames: Sequence[Frame], keys: int, deadline_at_s: float, spare: int
+    ) -> tuple[list[Tally] | None, Version]:
+        """A tally for each key, and the highest version that stood in the way. No tallies: everybody took all. When no
+        more than `spare` backends have not answered, nobody waits for them until the deadline."""
+        return _count(frames, self._carry(frames, deadline_at_s, spare), keys, self._ways.record.config)
 
-    def _carry(self, frames: Sequence[Frame], deadline_at_s: float) -> list[Answer | None]:
+    def _carry(self, frames: Sequence[Frame], deadline_at_s: float, spare: int) -> list[Answer | None]:
         answers: list[Answer | None] = [None] * len(frames)
         couriered: list[int] = []
         called: list[int] = []
@@ -63,7 +66,7 @@ class Post:
                     called.append(number)
             if couriered:
                 others = len({frames[number][0] for number in called})  # of whom nobody knows yet if they take it
-                called += self._deliver(out, frames, couriered, answers, deadline_at_s, others)
+                called += self._deliver(out, frames, couriered, answers, deadline_at_s, max(spare - others, 0))
         finally:
             self._idle.append(out)
         if called:
@@ -94,6 +97,7 @@ class Post:
         except (OSError, ValueError, TailraceError):
             self._ways.shun(number)
             return False
+        self._ways.forgive(number)
         out.attached[number] = record
         return True
 
@@ -104,16 +108,12 @@ class Post:
         numbers: list[int],
         answers: list[Answer | None],
         deadline_at_s: float,
-        others: int,
+        spare: int,
     ) -> list[int]:
         """Those that surely did not get there are left for other ways."""
         left: list[int] = []
-        config = self._ways.record.config
-        told = out.native.deliver(
-            [frames[number] for number in numbers],
-            deadline_at_s - self._clock.monotonic_s(),
-            max(config.copies - config.quorum - others, 0),
-        )
+        left_s = deadline_at_s - self._clock.monotonic_s()
+        told = out.native.deliver([frames[number] for number in numbers], left_s, spare)
         for number, (delivery, outcomes, floor) in zip(numbers, told, strict=True):
             backend = frames[number][0]
             where = f"mutations for backend {backend} of the cache {self._ways.name}"
@@ -137,6 +137,7 @@ class Post:
         self, frames: Sequence[Frame], numbers: list[int], answers: list[Answer | None], deadline_at_s: float
     ) -> None:
         flying: deque[tuple[int, Pending]] = deque()
+        whom: dict[int, tuple[Peer, int]] = {}  # asked for once: the ways may change between two frames
         for number in numbers:
             if len(flying) == _IN_FLIGHT:
                 landed, pending = flying.popleft()
@@ -144,9 +145,10 @@ class Post:
             backend, frame, _ = frames[number]
             left_s = max(deadline_at_s - self._clock.monotonic_s(), 0.001)
             try:
-                pending = self._ways.peer(backend).mutate_async(
-                    self._ways.instance(backend), self._ways.record.config_id, frame, deadline_s=left_s
-                )
+                if backend not in whom:
+                    whom[backend] = self._ways.peer(backend), self._ways.instance(backend)
+                peer, instance = whom[backend]
+                pending = peer.mutate_async(instance, self._ways.record.config_id, frame, deadline_s=left_s)
                 flying.append((number, pending))
             except TailraceError as refused:
                 answers[number] = refused

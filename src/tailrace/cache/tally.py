@@ -61,6 +61,10 @@ class Tally:
         stale = (self.refused or {}).get(Outcome.STALE, 0)
         return stale > 0 and not self.lost and self.applied < self.quorum <= self.applied + stale
 
+    def is_short(self) -> bool:
+        """Too few took it, and some surely did not get it: once those are found again, they may have it."""
+        return self.silent > 0 and self.verdict() in (Verdict.UNREACHABLE, Verdict.UNKNOWN)
+
     def verdict(self) -> Verdict:
         if self.applied >= self.quorum:
             return Verdict.DONE

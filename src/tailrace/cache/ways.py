@@ -8,11 +8,12 @@ A backend that is gone keeps its way as long as its memory can be read: it is as
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..config import CacheClientConfig
 from ..env import Clock
-from ..errors import CacheMissing, TailraceError, Unreachable
+from ..errors import CacheMissing, Closed, CoordinationError, TailraceError, Unreachable
 from ..native.client import CellClient
 from ..wire import Engine as EngineDoor
 from .backend import Backend
@@ -33,6 +34,15 @@ class Reading:
     epoch: int = 0
     attached: dict[int, BackendRecord] = field(default_factory=dict)
     retry_at_s: float = 0.0
+    inquorate: int = 0
+
+    def may_have_failed(self) -> bool:
+        """Whether what was just found missing may be there all the same: some backend has no way now, and the others
+        did not agree. They may be the memory of a dead one and one that lives; then those that live must be asked."""
+        if not self.retry_at_s and not self.native.troubled:
+            return False
+        before, self.inquorate = self.inquorate, self.native.stats()["inquorate"]
+        return self.inquorate > before
 
 
 class Ways:
@@ -54,6 +64,7 @@ class Ways:
         self._idle: list[Reading] = []
         self._all: list[Reading] = []
         self._peers: dict[int, tuple[BackendRecord, Peer]] = {}
+        self._former: dict[int, Peer] = {}
         self._name = f"{os.uname().nodename} {os.getpid()}"[:64]  # for the backends' logs
         self._standing: Standing = registry.standing()
         self._shunned: dict[int, tuple[BackendRecord | None, float, float]] = {}
@@ -115,7 +126,8 @@ class Ways:
             reading.native.suspect(number, backend is None)
             if backend is None or reading.attached.get(number) == backend:
                 continue
-            if self.shunned(number):
+            waits = not self._in_memory(backend)  # a map is there at once or not at all, whoever hangs
+            if waits and self.shunned(number):
                 reading.retry_at_s = self._clock.monotonic_s() + _RETRY_S
                 continue
             reading.attached.pop(number, None)
@@ -125,11 +137,16 @@ class Ways:
             except (OSError, ValueError, TailraceError):  # it is just starting, or just gone, or hangs
                 reading.native.detach(number)
                 reading.retry_at_s = self._clock.monotonic_s() + _RETRY_S
-                self.shun(number)
+                if waits:
+                    self.shun(number)
+
+    def _in_memory(self, backend: BackendRecord) -> bool:
+        transport = self._config.transport
+        return transport == "memory" or (transport == "best" and backend.host == self._host)
 
     def _attach_one(self, native: CellClient, number: int, backend: BackendRecord) -> None:
         config_id, transport = self.record.config_id, self._config.transport
-        if transport == "memory" or (transport == "best" and backend.host == self._host):
+        if self._in_memory(backend):
             native.attach_view(number, backend.folder, config_id)
             if native.instance_of(number) != backend.instance:
                 raise ValueError(f"{backend.folder} has another instance than the registry tells")
@@ -138,6 +155,7 @@ class Ways:
             if door is None:
                 raise ValueError(f"backend {number} has no engine any more")
             native.attach_link(number, door.host, door.port, door.ticket, config_id, CONNECT_S)
+            self.forgive(number)
         else:
             native.detach(number)  # by RPC
 
@@ -151,6 +169,10 @@ class Ways:
         backend, (before, _, last_s) = self._standing.backends.get(number), self._shunned.get(number, (None, 0.0, 0.0))
         pause_s = min(2 * last_s, _RETRY_S_MAX) if before == backend and last_s else _RETRY_S
         self._shunned[number] = (backend, self._clock.monotonic_s() + pause_s, pause_s)
+
+    def forgive(self, number: int) -> None:
+        """A way to this backend was found: what failed before does not count any more."""
+        self._shunned.pop(number, None)
 
     # ---- asking
 
@@ -204,11 +226,16 @@ class Ways:
         if local is not None:
             return LocalPeer(local)
         with self._changing:
+            if self._closed.is_set():
+                raise Closed(f"the ways to the cache {self.name} were closed; nothing was sent")
             known = self._peers.get(number)
-            if known is not None and known[0] == backend:
+            # Not for another configuration alone: others have calls on their way.
+            if known is not None and (known[0].instance, known[0].rpc) == (backend.instance, backend.rpc):
                 return known[1]
             if known is not None:
-                known[1].close()
+                if number in self._former:
+                    self._former.pop(number).close()
+                self._former[number] = known[1]  # not closed yet: some may still wait for its answers
             addresses = [at for at in backend.rpc if at.startswith("unix:") == (backend.host == self._host)]
             peer = self._connect((addresses or list(backend.rpc))[0])
             self._peers[number] = (backend, peer)
@@ -216,18 +243,23 @@ class Ways:
 
     def revive(self) -> None:
         """Backends are missing: start them again, where that is this process's business."""
-        self._revive()
+        with suppress(CoordinationError):  # without a registry nobody can be brought back
+            self._revive()
         self.refresh()
 
     # ---- following
 
     def refresh(self) -> None:
-        """Look at the registry again."""
+        """Look at the registry again. Whoever cannot see it goes on with what is known."""
         try:
             standing = self._registry.standing()
         except CacheMissing:
             return  # it was deleted: those who use it still have its memory, and nobody takes their mutations
+        except CoordinationError:
+            return
         with self._changing:
+            if standing.revision < self._standing.revision:
+                return  # another thread was slower to look, but quicker to come here
             if standing.backends != self._standing.backends or standing.record != self._standing.record:
                 self._standing = standing
                 self._epoch += 1
@@ -272,8 +304,9 @@ class Ways:
         if threading.current_thread() is not self._follower:
             self._follower.join()
         with self._changing:
-            for _, peer in self._peers.values():
+            for peer in [*(peer for _, peer in self._peers.values()), *self._former.values()]:
                 peer.close()
             self._peers.clear()
+            self._former.clear()
             self._idle.clear()
             self._all.clear()

@@ -4,6 +4,7 @@ Why this is safe, whatever fails: docs/decisions/quorum.md.
 """
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,7 +31,8 @@ class _Group:
 
 
 class Healed(Protocol):
-    """What a healer has to know of its backend. `fenced`: how often others have told it of a later start."""
+    """What a healer has to know of its backend. `fenced`: how often others have told it of a later start, which they
+    do under the lock `fencing`."""
 
     @property
     def index(self) -> int: ...
@@ -41,9 +43,12 @@ class Healed(Protocol):
     @property
     def fenced(self) -> int: ...
 
+    @property
+    def fencing(self) -> threading.Lock: ...
+
 
 class Healer:
-    """Belongs to its backend's keeper thread; `whole` and the counts may be read by any."""
+    """Belongs to one of its backend's threads; `whole` and the counts may be read by any."""
 
     def __init__(self, backend: Healed, cell: Cell, peer: Callable[[int], Peer], config: CacheConfig) -> None:
         self._backend, self._cell, self._peer, self._config = backend, cell, peer, config
@@ -99,9 +104,10 @@ class Healer:
     def _take(self, peer: Peer, keys: list[bytes], instance: int, fenced: int) -> None:
         for at in range(0, len(keys), _FETCH_KEYS):
             for part in peer.fetch(b"".join(keys[at : at + _FETCH_KEYS])):
-                if self._backend.fenced != fenced or part.instance != instance:
-                    raise Unreachable("another backend started meanwhile, so that these lists do not count any more")
-                self._counts["repaired_keys"] += self._cell.repair(part.frame).count(0)
+                with self._backend.fencing:
+                    if self._backend.fenced != fenced or part.instance != instance:
+                        raise Unreachable("another backend started meanwhile, so that the lists do not count any more")
+                    self._counts["repaired_keys"] += self._cell.repair(part.frame).count(0)
 
     def stats(self) -> dict[str, int]:
         return dict(self._counts)

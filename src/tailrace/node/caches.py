@@ -6,7 +6,6 @@ memory and send them mutations; when that process is gone, the next one that nee
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,12 +34,17 @@ class Served:
 
     def close(self, *, remove: bool) -> None:
         self.server.close()
+        self.backend.stop()
+        self.ways.close()  # and with it what the backend still waits for: one of its cohort may hang
+        if remove:  # as long as the folder is ours: a successor may come as soon as the backend is closed
+            for door in ("rpc", "rpc.lock", "engine"):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.folder, door))
         self.backend.close(remove=remove)
-        self.ways.close()
         if remove:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            with suppress(OSError):  # others may serve backends of the same cache
-                os.rmdir(os.path.dirname(self.folder))
+            for folder in (self.folder, os.path.dirname(self.folder)):
+                with suppress(OSError):  # there is a successor, or others serve backends of the same cache
+                    os.rmdir(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class Caches:
         standing = registry.standing()
         for index in range(standing.record.config.backends):
             entered = standing.backends.get(index)
-            if entered is None or (entered.host == host_id() and not _alive(entered.pid)):
+            if entered is None or entered.host == host_id():  # a dead process may look alive until it is waited for
                 self.serve(name, index, Doors())
 
     def standing(self, name: str) -> Standing:
@@ -170,6 +174,8 @@ class Caches:
             )
         except OSError as seen:
             if seen.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                return None
+            if seen.errno == errno.ENOENT:  # whoever served it takes the folder away just now: next time
                 return None
             raise FileProblem(f"serve backend {index} of the cache {name} in {folder}: {seen}") from seen
         ways = None
@@ -242,13 +248,3 @@ def _host_and_port(address: str | None) -> tuple[str | None, int]:
         return None, 0
     host, _, port = address.rpartition(":")
     return host, int(port)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
