@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from cache_load import KEYS, Load, numbers, set_all
 from cache_loops import described, is_true, process
@@ -19,6 +20,7 @@ import tailrace
 from conftest import wait_until
 from tailrace.errors import CacheUnavailable, CacheUnconfirmed, TailraceError
 from tailrace.native.client import replicas_of
+from tailrace.node.cache_registry import LEASE_S
 from tailrace.node.hosts import cell_folder
 
 SMALL: dict[str, Any] = {"memory_bytes": 8 << 20, "clock_error_s": 0.1}
@@ -163,6 +165,28 @@ def test_a_backend_that_hangs_for_longer_than_its_lease_comes_back_by_itself(tmp
         assert contents(tmp_path, 2, KEYS)[:20] == [None] * 20, "what was erased meanwhile has not come back"
         three.kill(0)
         assert cache.get(KEYS[30]) == described(KEYS[30], 0, 4)
+
+
+def test_a_registry_that_nobody_can_change_costs_no_backend(tmp_path: Path) -> None:
+    """As when a process is stopped while it changes something there. Leases pass their time, and nobody notices."""
+    with started_nodes(tmp_path) as three, tailrace.open(tmp_path) as world:
+        cache = world.cache("c", serving=False, deadline_s=10.0)
+        before = world.cache_standing("c").backends
+        with Load(cache) as load:
+            held = apsw.Connection(str(tmp_path / "coordination.db"))
+            held.execute("BEGIN IMMEDIATE")
+            end_s = time.monotonic() + LEASE_S + 1.0
+            while time.monotonic() < end_s:
+                load.go_on()
+            assert world.cache_standing("c").backends == before
+            three.kill(1)  # its lease cannot end, but nobody waits for it either
+            load.go_on()
+            held.execute("ROLLBACK")
+            held.close()
+            load.go_on()
+            wait_until(lambda: 1 not in world.cache_standing("c").backends, "the lease of the dead one to end")
+            assert {0, 2} <= set(world.cache_standing("c").backends)
+            load.go_on()
 
 
 def test_a_compare_and_set_waits_for_the_home_as_long_as_it_may(tmp_path: Path) -> None:

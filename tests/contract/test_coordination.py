@@ -777,6 +777,35 @@ def test_a_writer_that_holds_on_is_waited_for_and_then_named(path: Path) -> None
         hog.close()
 
 
+def test_no_lease_ends_while_nobody_can_renew_it(path: Path) -> None:
+    """As when a process is stopped in the middle of a write: afterwards owners have their time again."""
+    clock = FakeClock()
+    with (
+        SqliteCoordination(path, clock=clock, busy_timeout_s=0.05) as owner,
+        SqliteCoordination(path, clock=clock, busy_timeout_s=0.05) as other,
+    ):
+        lease = owner.lease(10)
+        put(owner, "owned", b"", lease=lease.id)
+        hog = apsw.Connection(str(path))
+        hog.execute("BEGIN IMMEDIATE")
+        clock.now_s += 11
+        with pytest.raises(CoordinationError, match="for another process"):
+            lease.keep_alive()
+        assert other.get("owned") is not None
+        with other.watch("") as watch:
+            assert watch.poll(0) == []
+        clock.now_s += 30
+        hog.execute("ROLLBACK")
+        hog.close()
+        assert other.get("owned") is not None
+        clock.now_s += 9
+        lease.keep_alive()
+        clock.now_s += 9
+        assert other.get("owned") is not None
+        clock.now_s += 1
+        assert other.get("owned") is None
+
+
 def test_leases_of_an_earlier_boot_are_over(path: Path) -> None:
     clock = FakeClock()
     with SqliteCoordination(path, clock=clock, boot="first") as store:

@@ -73,6 +73,10 @@ _opening = threading.Lock()
 _alive: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
+class StoreBusy(CoordinationError):
+    """Others had the store for as long as one was willing to wait. Nothing was done."""
+
+
 class Database:
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float) -> None:
         if not 0 < busy_timeout_s <= 3600:
@@ -96,10 +100,14 @@ class Database:
             yield self._reader
 
     @contextmanager
-    def writing(self, tried: str) -> Iterator[apsw.Connection]:
-        """The only write transaction on the machine; committed at the end, or rolled back if an exception leaves it."""
-        with self._using(self._writer_lock, tried), _transaction(self._writer, "BEGIN IMMEDIATE"):
-            yield self._writer
+    def writing(self, tried: str, patience_s: float | None = None) -> Iterator[apsw.Connection]:
+        """The only write transaction on the machine; committed at the end, or rolled back if an exception leaves it.
+        StoreBusy: others had the store for `patience_s`, or for the busy timeout."""
+        patience_s = self._busy_timeout_s if patience_s is None else patience_s
+        with self._using(self._writer_lock, tried, patience_s):
+            self._writer.set_busy_handler(_patience(patience_s))
+            with _transaction(self._writer, "BEGIN IMMEDIATE"):
+                yield self._writer
 
     def version(self) -> int:
         """A number that differs after any commit of this process or another. Cheap enough to ask for all the time."""
@@ -116,15 +124,16 @@ class Database:
                 self._writer.close()
 
     @contextmanager
-    def _using(self, lock: threading.Lock, tried: str) -> Iterator[None]:
+    def _using(self, lock: threading.Lock, tried: str, patience_s: float | None = None) -> Iterator[None]:
         if os.getpid() != self._process:  # asked before the lock: a thread that stayed in the parent may hold it
             raise CoordinationError(
                 f"{tried} in {self.path}: process {self._process} opened it and this is its fork {os.getpid()}; "
                 "let each process open the store itself, and start it by spawn or before the store is opened"
             )
-        if not lock.acquire(timeout=self._busy_timeout_s):
-            raise CoordinationError(
-                f"{tried} in {self.path}: waited {self._busy_timeout_s:g} s for other threads of this process; "
+        patience_s = self._busy_timeout_s if patience_s is None else patience_s
+        if not lock.acquire(timeout=patience_s):
+            raise StoreBusy(
+                f"{tried} in {self.path}: waited {patience_s:g} s for other threads of this process; "
                 "nothing was done, try again"
             )
         try:
@@ -234,7 +243,9 @@ class Database:
                 advice = "look at the disk and the system's log"
         if took_effect is None:
             advice += "; the commit may or may not be found later, so look at what is stored before trying again"
-        explained = CoordinationError(f"{tried} in {self.path}: SQLite says {str(error)!r}; {advice}")
+        busy = isinstance(error, apsw.BusyError | apsw.LockedError)
+        kind = StoreBusy if busy else CoordinationError
+        explained = kind(f"{tried} in {self.path}: SQLite says {str(error)!r}; {advice}")
         explained.took_effect = took_effect
         raise explained from error
 

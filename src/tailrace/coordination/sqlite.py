@@ -4,6 +4,8 @@ Invariants:
 - Expiry is a write. Whoever meets a lease past its deadline first deletes what it holds, under the write lock, and
   only then looks. A read that merely hid such keys could be overtaken by a keep_alive that is just being committed,
   and the key would be gone and back again.
+- Time in which nobody could write does not count: owners could not renew their leases, and nobody could end them.
+  A read then shows what was committed last.
 - Leases live on the machine's monotonic clock, which all its processes share and no one can set. It starts anew with
   the machine, so the store remembers which boot its times belong to: leases of another boot are over.
 - The history holds at least the last `history_max` revisions, and at most a quarter more; fewer only if their bytes
@@ -26,7 +28,7 @@ from tailrace.env import Clock, SystemClock
 from tailrace.errors import Closed, ConfigError, CoordinationError, LeaseExpired
 
 from . import tables
-from .database import Database
+from .database import Database, StoreBusy
 from .interface import (
     TRANSACTION_BYTES_MAX,
     Compacted,
@@ -42,6 +44,9 @@ from .interface import (
     Watch,
 )
 from .transaction import changes, check_key, check_prefix, check_transaction, check_ttl, key_bounds, shown, unmet
+
+_LOOK_PATIENCE_S = 0.1  # so long does a read wait to end leases that are due
+_STANDSTILL_S = 0.5  # a store that works never makes anybody wait for so long
 
 _T = TypeVar("_T")
 
@@ -76,6 +81,7 @@ class SqliteCoordination(Coordination):
         self._poll_interval_s = poll_interval_s
         self._watches: weakref.WeakSet[_SqliteWatch] = weakref.WeakSet()
         self._watches_lock = threading.Lock()
+        self._busy_since_s: float | None = None  # others have the store since then, as far as we know
         self._database = Database(path, busy_timeout_s=busy_timeout_s)
         with self._database.writing("open the coordination store") as db:
             tables.start_boot(db, _machine_boot() if boot is None else boot, self._clock.monotonic_s())
@@ -135,25 +141,43 @@ class SqliteCoordination(Coordination):
         self.close()
 
     def _read(self, tried: str, look: Callable[[Connection], _T]) -> _T:
-        """Look at a state in which no lease is past its deadline as of this call."""
+        """Look at a state in which no lease is past its deadline as of this call; if nobody can write, at the last."""
         now_s = self._clock.monotonic_s()
         with self._database.reading(tried) as db:
             if (due_s := tables.next_due_s(db)) is None or now_s < due_s:
                 return look(db)
-        with self._write(tried) as db:
-            return look(db)
+        try:
+            with self._write(tried, _LOOK_PATIENCE_S) as db:
+                return look(db)
+        except StoreBusy:
+            with self._database.reading(tried) as db:
+                return look(db)
 
     @contextmanager
-    def _write(self, tried: str) -> Iterator[Connection]:
-        with self._database.writing(tried) as db:
-            before = tables.revision(db)
-            tables.end_due_leases(db, self._clock.monotonic_s())
-            yield db
-            changed = tables.revision(db) != before
-            if changed:
-                tables.compact(db, self._history_max, self._history_bytes)
+    def _write(self, tried: str, patience_s: float | None = None) -> Iterator[Connection]:
+        asked_s = self._clock.monotonic_s()
+        changed = False
+        try:
+            with self._database.writing(tried, patience_s) as db:
+                before = tables.revision(db)
+                self._end_due_leases(db, asked_s)
+                yield db
+                changed = tables.revision(db) != before
+                if changed:
+                    tables.compact(db, self._history_max, self._history_bytes)
+        except StoreBusy:
+            self._busy_since_s = asked_s if self._busy_since_s is None else self._busy_since_s
+            raise
         if changed:
             self._wake_watches()
+
+    def _end_due_leases(self, db: Connection, asked_s: float) -> None:
+        now_s = self._clock.monotonic_s()
+        waited_s = now_s - (asked_s if self._busy_since_s is None else self._busy_since_s)
+        self._busy_since_s = None
+        if waited_s >= _STANDSTILL_S:
+            tables.spare_leases(db, now_s, waited_s)
+        tables.end_due_leases(db, now_s)
 
     def _wake_watches(self) -> None:
         with self._watches_lock:

@@ -121,6 +121,11 @@ def renew_lease(db: Connection, lease: int, now_s: float) -> None:
     db.execute("UPDATE leases SET renewed_s = ?, deadline_s = ? + ttl_s WHERE id = ?", (now_s, now_s, lease))
 
 
+def spare_leases(db: Connection, now_s: float, waited_s: float) -> None:
+    """Nobody could renew a lease for so long: no lease ends before its owner has had as long to do so now."""
+    db.execute("UPDATE leases SET deadline_s = max(deadline_s, ? + min(ttl_s, ?))", (now_s, waited_s))
+
+
 def end_lease(db: Connection, lease: int) -> None:
     held: Any = db.execute("SELECT key FROM entries WHERE lease = ? ORDER BY key", (lease,)).fetchall()
     at = revision(db) + 1
