@@ -50,6 +50,7 @@ class Cache:
         self._versions: HybridClock | None = None
         self._nominating = threading.Lock()
         self._closing = threading.Event()
+        self._closed = False  # the same for those in a hurry
         self._asked_by_rpc = 0
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix=f"cache-{ways.name}-ask")
         self._toucher: threading.Thread | None = None
@@ -79,8 +80,18 @@ class Cache:
 
     def get(self, key: bytes, *, relaxed: bool = False, deadline_s: float | None = None) -> bytes | None:
         """The value, or None. A relaxed read believes one replica, and may be behind."""
-        found: bytes | None = self._get([key], relaxed, deadline_s, versions=False)[0]
-        return found
+        deadline = self._config.deadline_s if deadline_s is None else deadline_s
+        reading = self._take()
+        native = reading.native
+        try:
+            value = native.get(key, 0, relaxed, deadline)
+            rest = native.asks or native.unreachable
+        finally:
+            self._ways.give(reading)
+        if rest:
+            found = self._ask([key], relaxed, deadline)[0]
+            return None if found is None else found.value
+        return value
 
     def get_many(
         self, keys: Sequence[bytes], *, relaxed: bool = False, deadline_s: float | None = None
@@ -102,7 +113,7 @@ class Cache:
         deadline = self._config.deadline_s if deadline_s is None else deadline_s
         reading = self._take()
         try:
-            size = reading.native.get_into(key, buffer, int(time.time()), relaxed=relaxed, deadline_s=deadline)
+            size = reading.native.get_into(key, buffer, relaxed=relaxed, deadline_s=deadline)
             rest = reading.native.asks or reading.native.unreachable
         finally:
             self._ways.give(reading)
@@ -114,7 +125,7 @@ class Cache:
         return size
 
     def _take(self) -> Reading:
-        if self._closing.is_set():
+        if self._closed:
             raise Closed(f"the cache {self.name} was closed; open it again")
         return self._ways.take()
 
@@ -123,9 +134,7 @@ class Cache:
         reading = self._take()
         native = reading.native
         try:
-            values: list[Any] = native.get_many(
-                keys, int(time.time()), relaxed=relaxed, deadline_s=deadline, versions=versions
-            )
+            values: list[Any] = native.get_many(keys, relaxed=relaxed, deadline_s=deadline, versions=versions)
             rest = native.asks + native.unreachable if native.asks or native.unreachable else None
         finally:
             self._ways.give(reading)
@@ -459,6 +468,7 @@ class Cache:
     def close(self) -> None:
         if self._closing.is_set():
             return
+        self._closed = True
         self._closing.set()
         if self._toucher is not None:
             self._toucher.join()
