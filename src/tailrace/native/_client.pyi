@@ -87,6 +87,18 @@ class CellClient:
     def get_many(
         self, keys: list[bytes], now_s: int = 0, *, relaxed: bool = False, deadline_s: float = 1.0, versions: bool
     ) -> list[bytes | None] | list[tuple[bytes, _Version] | None]: ...
+    def get_parts(
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        deadline_s: float = 1.0,
+        only: list[int] | None = None,
+    ) -> list[int]: ...
     def get_into(
         self, key: bytes, buffer: Buffer, now_s: int = 0, *, relaxed: bool = False, deadline_s: float = 1.0
     ) -> int | None: ...

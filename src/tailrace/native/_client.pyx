@@ -114,6 +114,7 @@ cdef extern from "cell_client.h" nogil:
     void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns)
     tr_probe *tr_client_chosen(const tr_client *client, size_t key)
     void tr_client_place(tr_client *client, size_t key, uint8_t *place)
+    void tr_client_leave(tr_client *client, size_t key)
     size_t tr_client_take(tr_client *client)
     void tr_client_finish(tr_client *client)
     int _LINK "TR_TROUBLE_LINK"
@@ -466,6 +467,66 @@ cdef class CellClient:
             free(slices)
             self.busy = False
         return values
+
+    def get_parts(self, bytes prefix not None, uint32_t first, uint32_t count, buffer, uint64_t stride, *,
+                  bint relaxed=False, double deadline_s=1.0, list only=None):
+        """The values of the keys `prefix` + first, first + 1 … (4 bytes, little-endian), each `stride` bytes behind the
+        one before in the buffer: a list of their sizes, -1 for those that are not there or do not fit. `only`: of these
+        of them, counted from 0; the others have -1."""
+        cdef Py_buffer room
+        cdef uint64_t deadline_ns = _after(deadline_s), key_bytes = PyBytes_GET_SIZE(prefix) + 4, total = 0
+        cdef uint32_t asked = count if only is None else len(only), i, number, one
+        cdef uint8_t *names
+        cdef tr_slice *slices
+        cdef list sizes = [-1] * count
+        cdef tr_probe *probe
+        self.begin()
+        names = <uint8_t *> malloc(asked * key_bytes + 1)
+        slices = <tr_slice *> malloc((asked + 1) * sizeof(tr_slice))
+        try:
+            if names == NULL or slices == NULL:
+                raise MemoryError(f"no memory for {asked} keys")
+            for i in range(asked):
+                one = i if only is None else only[i]
+                if one >= count:
+                    raise ValueError(f"part {one} of {count}")
+                number = first + one
+                memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
+                memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
+                slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
+            PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
+            try:
+                if <uint64_t> room.len < <uint64_t> count * stride:
+                    raise ValueError(f"{count} parts of {stride} bytes into {room.len}")
+                if tr_client_prepare(&self.client, slices, asked):
+                    raise MemoryError(f"no memory for {asked} keys")
+                while True:
+                    self.decide(0, relaxed, deadline_ns)
+                    for i in range(asked):
+                        if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
+                            continue
+                        probe = tr_client_chosen(&self.client, i)
+                        if probe.value_bytes > stride:
+                            tr_client_leave(&self.client, i)
+                            continue
+                        total += probe.value_bytes
+                        one = i if only is None else only[i]
+                        tr_client_place(&self.client, i, <uint8_t *> room.buf + one * stride)
+                    if not self.bring(total):
+                        break
+                for i in range(asked):
+                    if self.client.keys[i].state == TR_KEY_HIT:
+                        one = i if only is None else only[i]
+                        sizes[one] = tr_client_chosen(&self.client, i).value_bytes
+            finally:
+                PyBuffer_Release(&room)
+            self.note_rest()
+            return sizes
+        finally:
+            tr_client_finish(&self.client)
+            free(names)
+            free(slices)
+            self.busy = False
 
     def get_into(self, bytes key not None, buffer, uint32_t now_s=0, *, bint relaxed=False, double deadline_s=1.0):
         """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""

@@ -605,6 +605,8 @@ static void count_results(tr_client *client, const tr_key *key) {
     client->stats.unreachable += key->state == TR_KEY_UNREACHABLE;
 }
 
+void tr_client_leave(tr_client *client, size_t key) { settle(client, &client->keys[key], TR_KEY_MISS, -1); }
+
 size_t tr_client_take(tr_client *client) {
     size_t open = 0;
     for (uint32_t b = 0; b < client->backends; b++)

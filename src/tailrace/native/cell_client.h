@@ -105,6 +105,9 @@ static inline void tr_client_place(tr_client *client, size_t key, uint8_t *place
     client->places[client->keys[key].probes[client->keys[key].chosen]] = place;
 }
 
+/* Do not take this one, for which there is no room: it counts as missed. */
+void tr_client_leave(tr_client *client, size_t key);
+
 /* Bring all values to their places. How many keys are open again. */
 size_t tr_client_take(tr_client *client);
 
