@@ -12,7 +12,7 @@ CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", 
 CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]
 ENGINE_C = [*SHARED_C, "cell_answer", "cell_engine", "cell_link", "cell_mutation", "cell_tickets"]
 CLIENT_C = [*SHARED_C, "cell_client", "cell_courier", "cell_link", "cell_mutation"]
-FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
+FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
@@ -31,6 +31,6 @@ def extension(name: str, own_c: list[str]) -> Extension:
     )
 
 
-OWN_C = {"_core": CORE_C, "_cell": CELL_C, "_client": CLIENT_C, "_engine": ENGINE_C}
+OWN_C = {"_core": CORE_C, "_hints": ["hints"], "_cell": CELL_C, "_client": CLIENT_C, "_engine": ENGINE_C}
 extensions = [extension(name, own_c) for name, own_c in OWN_C.items()]
 setup(ext_modules=cythonize(extensions, language_level=3, include_path=["src"]))

@@ -51,11 +51,11 @@ def test_every_case_has_figures_of_both_peers_and_ours() -> None:
                 assert 0 < low <= summary[f"{case}_{peer}_{measure}"] <= high
             assert summary[f"{case}_{peer}_p50_us"] <= summary[f"{case}_{peer}_p99_us"]
         for ours in OURS:
-            for measure in ("ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "vs_best_peer", "vs_best_peer_tcp"):
+            for measure in ("ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "vs_best_peer", "vs_ideal_client"):
                 assert summary[f"{case}_{ours}_{measure}"] > 0
     for case in CASES[:6]:
         assert summary[f"{case}_memcpy_vs_best_peer"] > 0
-        assert all(summary[f"{case}_{ours}_of_memcpy"] > 0 for ours in OURS)
+        assert all(summary[f"{case}_{ours}_of_{limit}"] > 0 for ours in OURS for limit in ("memcpy", "loopback"))
         for run_ in result["runs"]:
             best = max(run_[f"{case}_{peer}_ops_per_s"] for peer in PEERS.values())
             ratio = run_[f"{case}_shm_ops_per_s"] / best

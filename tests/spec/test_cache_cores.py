@@ -38,17 +38,21 @@ def test_a_full_sequence_moves_the_clock_on():
 ANSWERS = ["applied", "stale", "mismatch", "silent", "lost"]
 
 
-def tally(answers):
-    counted = Tally(copies=3, quorum=2)
+def counted(answers):
+    found = Tally(copies=3, quorum=2)
     for answer in answers:
         match answer:
             case "silent":
-                counted.silent += 1
+                found.silent += 1
             case "lost":
-                counted.lost += 1
+                found.lost += 1
             case _:
-                counted.count(Outcome[answer.upper()])
-    return counted.verdict()
+                found.count(Outcome[answer.upper()])
+    return found
+
+
+def tally(answers):
+    return counted(answers).verdict()
 
 
 @pytest.mark.parametrize("answers", list(product(ANSWERS, repeat=3)))
@@ -66,6 +70,20 @@ def test_what_nobody_could_be_asked_is_unreachable():
     assert tally(["silent", "silent", "silent"]) is Verdict.UNREACHABLE
     assert tally(["silent", "silent", "stale"]) is Verdict.UNREACHABLE
     assert tally(["silent", "stale", "stale"]) is Verdict.STALE
+
+
+@pytest.mark.parametrize("answers", list(product(ANSWERS, repeat=3)))
+def test_what_is_sent_again_was_not_done_nor_refused_and_somebody_surely_lacks_it(answers):
+    if counted(answers).is_short():
+        assert "silent" in answers
+        assert tally(answers) in (Verdict.UNKNOWN, Verdict.UNREACHABLE)
+
+
+def test_a_mutation_is_sent_again_for_those_who_surely_lack_it():
+    assert counted(["applied", "silent", "silent"]).is_short()
+    assert not counted(["applied", "lost", "lost"]).is_short(), "nobody is known to lack it"
+    assert not counted(["applied", "applied", "silent"]).is_short()
+    assert not counted(["silent", "stale", "stale"]).is_short()
 
 
 # ---- lookups

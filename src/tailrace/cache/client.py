@@ -50,6 +50,7 @@ class Cache:
         self._versions: HybridClock | None = None
         self._nominating = threading.Lock()
         self._closing = threading.Event()
+        self._closed = False  # the same for those in a hurry
         self._asked_by_rpc = 0
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix=f"cache-{ways.name}-ask")
         self._toucher: threading.Thread | None = None
@@ -79,8 +80,18 @@ class Cache:
 
     def get(self, key: bytes, *, relaxed: bool = False, deadline_s: float | None = None) -> bytes | None:
         """The value, or None. A relaxed read believes one replica, and may be behind."""
-        found: bytes | None = self._get([key], relaxed, deadline_s, versions=False)[0]
-        return found
+        deadline = self._config.deadline_s if deadline_s is None else deadline_s
+        reading = self._take()
+        native = reading.native
+        try:
+            value = native.get(key, 0, relaxed, deadline)
+            rest = native.asks or native.unreachable or (value is None and reading.may_have_failed())
+        finally:
+            self._ways.give(reading)
+        if rest:
+            found = self._ask([key], relaxed, deadline)[0]
+            return None if found is None else found.value
+        return value
 
     def get_many(
         self, keys: Sequence[bytes], *, relaxed: bool = False, deadline_s: float | None = None
@@ -102,7 +113,7 @@ class Cache:
         deadline = self._config.deadline_s if deadline_s is None else deadline_s
         reading = self._take()
         try:
-            size = reading.native.get_into(key, buffer, int(time.time()), relaxed=relaxed, deadline_s=deadline)
+            size = reading.native.get_into(key, buffer, relaxed=relaxed, deadline_s=deadline)
             rest = reading.native.asks or reading.native.unreachable or (size is None and reading.may_have_failed())
         finally:
             self._ways.give(reading)
@@ -113,8 +124,22 @@ class Cache:
                 return len(found.value)
         return size
 
+    def get_parts(
+        self, prefix: bytes, first: int, count: int, buffer: Buffer, stride: int, *, relaxed: bool = False
+    ) -> list[int]:
+        """Many values that belong together, in one buffer: those of the keys `prefix` + first, first + 1 … (4 bytes,
+        little-endian), each `stride` bytes behind the one before. Their sizes; -1 for what is not there, does not fit,
+        or could not be had: nobody is asked twice for what the caller has elsewhere."""
+        reading = self._take()
+        try:
+            return reading.native.get_parts(
+                prefix, first, count, buffer, stride, relaxed=relaxed, deadline_s=self._config.deadline_s
+            )
+        finally:
+            self._ways.give(reading)
+
     def _take(self) -> Reading:
-        if self._closing.is_set():
+        if self._closed:
             raise Closed(f"the cache {self.name} was closed; open it again")
         return self._ways.take()
 
@@ -123,9 +148,7 @@ class Cache:
         reading = self._take()
         native = reading.native
         try:
-            values: list[Any] = native.get_many(
-                keys, int(time.time()), relaxed=relaxed, deadline_s=deadline, versions=versions
-            )
+            values: list[Any] = native.get_many(keys, relaxed=relaxed, deadline_s=deadline, versions=versions)
             rest = native.asks + native.unreachable if native.asks or native.unreachable else []
             if None in values and reading.may_have_failed():
                 rest = [number for number, value in enumerate(values) if value is None]
@@ -481,6 +504,7 @@ class Cache:
     def close(self) -> None:
         if self._closing.is_set():
             return
+        self._closed = True
         self._closing.set()
         if self._toucher is not None:
             self._toucher.join()

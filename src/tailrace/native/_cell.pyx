@@ -128,6 +128,7 @@ cdef extern from "cell_view.h":
         TR_PROBE_DOWN
     ctypedef struct tr_probe:
         tr_slice key
+        tr_key_hash hash
         tr_index_entry entry
         uint32_t value_bytes
         tr_probe_state state
@@ -613,6 +614,7 @@ cdef class _Probes:
             key = <bytes?> keys[i]
             self.probes[i].key.at = <const uint8_t *> PyBytes_AS_STRING(key)
             self.probes[i].key.count = PyBytes_GET_SIZE(key)
+            self.probes[i].hash = tr_key_hash_of(self.probes[i].key)
 
     def __dealloc__(self):
         free(self.probes)

@@ -72,11 +72,12 @@ class CellClient:
     def ways(self) -> list[Literal["memory", "engine"] | None]: ...
     def instance_of(self, backend: int) -> int | None: ...
     def troubles(self) -> dict[int, int]: ...
+    def get(self, key: bytes, now_s: int = 0, relaxed: bool = False, deadline_s: float = 1.0) -> bytes | None: ...
     @overload
     def get_many(
         self,
         keys: list[bytes],
-        now_s: int,
+        now_s: int = 0,
         *,
         relaxed: bool = False,
         deadline_s: float = 1.0,
@@ -84,10 +85,22 @@ class CellClient:
     ) -> list[bytes | None]: ...
     @overload
     def get_many(
-        self, keys: list[bytes], now_s: int, *, relaxed: bool = False, deadline_s: float = 1.0, versions: bool
+        self, keys: list[bytes], now_s: int = 0, *, relaxed: bool = False, deadline_s: float = 1.0, versions: bool
     ) -> list[bytes | None] | list[tuple[bytes, _Version] | None]: ...
+    def get_parts(
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        deadline_s: float = 1.0,
+        only: list[int] | None = None,
+    ) -> list[int]: ...
     def get_into(
-        self, key: bytes, buffer: Buffer, now_s: int, *, relaxed: bool = False, deadline_s: float = 1.0
+        self, key: bytes, buffer: Buffer, now_s: int = 0, *, relaxed: bool = False, deadline_s: float = 1.0
     ) -> int | None: ...
     def touches(self) -> dict[int, bytes]: ...
     def stats(self) -> dict[str, int]: ...

@@ -4,11 +4,12 @@
 What decides is in cell_client.c. A CellClient lets go of the interpreter's lock while it looks, waits and copies; it
 belongs to one thread at a time and says so when two come at once.
 """
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
+from libc.time cimport time
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import errno
@@ -109,9 +110,11 @@ cdef extern from "cell_client.h" nogil:
     void tr_client_close(tr_client *client)
     void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_link *link, uint64_t config_id)
     int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count)
+    size_t tr_client_glance(tr_client *client, uint32_t now_s, int relaxed)
     void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns)
     tr_probe *tr_client_chosen(const tr_client *client, size_t key)
     void tr_client_place(tr_client *client, size_t key, uint8_t *place)
+    void tr_client_leave(tr_client *client, size_t key)
     size_t tr_client_take(tr_client *client)
     void tr_client_finish(tr_client *client)
     int _LINK "TR_TROUBLE_LINK"
@@ -160,6 +163,8 @@ TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
 KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
 TICKET_BYTES = 32
 cdef enum:
+    _FEW = 4  # keys that are looked up while holding the interpreter's lock, if they are in memory
+    _LITTLE = 16 << 10  # bytes that are copied while holding it
     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
 
 
@@ -328,17 +333,6 @@ cdef class CellClient:
                 self.client.backend[i].trouble = 0
         return found
 
-    cdef int look(self, uint32_t now_s, int relaxed, uint64_t deadline_ns) except -1:
-        with nogil:
-            tr_client_look(&self.client, now_s, relaxed, deadline_ns)
-        return 0
-
-    cdef size_t take(self) noexcept:
-        cdef size_t left
-        with nogil:
-            left = tr_client_take(&self.client)
-        return left
-
     cdef int note_rest(self) except -1:
         """Keys that this client alone cannot answer."""
         cdef size_t i
@@ -377,41 +371,89 @@ cdef class CellClient:
             self.busy = False
         return {backend: b"".join(hashes) for backend, hashes in found.items()}
 
-    def get_many(self, list keys not None, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0,
+    cdef int decide(self, uint32_t now_s, bint relaxed, uint64_t deadline_ns) except -1:
+        """Decide every open key. The interpreter's lock is kept for what is over before it could be let go."""
+        if not now_s:
+            now_s = <uint32_t> time(NULL)
+        if self.client.keys_count <= _FEW and tr_client_glance(&self.client, now_s, relaxed) == 0:
+            return 0
+        with nogil:
+            tr_client_look(&self.client, now_s, relaxed, deadline_ns)
+        return 0
+
+    cdef size_t bring(self, uint64_t total_bytes) noexcept:
+        """Values to their places; how many keys are open again."""
+        cdef size_t left
+        if total_bytes <= _LITTLE:
+            return tr_client_take(&self.client)
+        with nogil:
+            left = tr_client_take(&self.client)
+        return left
+
+    def get(self, bytes key not None, uint32_t now_s=0, bint relaxed=False, double deadline_s=1.0):
+        """The value or None. `now_s`, here and below: when it is, for what expires; 0: by the system's clock."""
+        cdef tr_slice slice
+        cdef uint64_t deadline_ns = _after(deadline_s)
+        cdef bytes value = None
+        cdef uint32_t size = 0
+        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        self.begin()
+        try:
+            if tr_client_prepare(&self.client, &slice, 1):
+                raise MemoryError("no memory for a key")
+            while True:
+                self.decide(now_s, relaxed, deadline_ns)
+                if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
+                    size = tr_client_chosen(&self.client, 0).value_bytes
+                    value = PyBytes_FromStringAndSize(NULL, size)
+                    tr_client_place(&self.client, 0, <uint8_t *> PyBytes_AS_STRING(value))
+                if self.bring(size) == 0:
+                    break
+            self.note_rest()
+            return value if self.client.keys[0].state == TR_KEY_HIT else None
+        finally:
+            tr_client_finish(&self.client)
+            self.busy = False
+
+    def get_many(self, list keys not None, uint32_t now_s=0, *, bint relaxed=False, double deadline_s=1.0,
                  bint versions=False):
         """A value, or (value, version), or None, for each key (bytes)."""
-        cdef Py_ssize_t count = len(keys), i
+        cdef tuple kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
+        cdef Py_ssize_t count = len(kept), i
         cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
         cdef list values = [None] * count
-        cdef uint64_t deadline_ns = _after(deadline_s)
+        cdef uint64_t deadline_ns = _after(deadline_s), total
         cdef bytes value
+        cdef object key
         cdef tr_probe *probe
         cdef int failed
         if slices == NULL:
             raise MemoryError(f"no memory for {count} keys")
         try:
             for i in range(count):
-                key = <bytes?> keys[i]
+                key = kept[i]
+                if not PyBytes_CheckExact(key):
+                    key = <bytes?> key
                 slices[i].at = <const uint8_t *> PyBytes_AS_STRING(key)
                 slices[i].count = PyBytes_GET_SIZE(key)
             self.begin()
         except BaseException:
             free(slices)
             raise
-        kept = tuple(keys)  # the list is the caller's: keep its keys alive while we read without the lock
         try:
-            with nogil:
-                failed = tr_client_prepare(&self.client, slices, count)
-            if failed:
+            if tr_client_prepare(&self.client, slices, count):
                 raise MemoryError(f"no memory for {count} keys")
             while True:
-                self.look(now_s, relaxed, deadline_ns)
+                total = 0
+                self.decide(now_s, relaxed, deadline_ns)
                 for i in range(count):
                     if self.client.keys[i].state == TR_KEY_TAKE or self.client.keys[i].state == TR_KEY_READY:
-                        value = PyBytes_FromStringAndSize(NULL, tr_client_chosen(&self.client, i).value_bytes)
+                        probe = tr_client_chosen(&self.client, i)
+                        total += probe.value_bytes
+                        value = PyBytes_FromStringAndSize(NULL, probe.value_bytes)
                         tr_client_place(&self.client, i, <uint8_t *> PyBytes_AS_STRING(value))
                         values[i] = value
-                if not self.take():
+                if not self.bring(total):
                     break
             for i in range(count):
                 if self.client.keys[i].state != TR_KEY_HIT:
@@ -426,7 +468,67 @@ cdef class CellClient:
             self.busy = False
         return values
 
-    def get_into(self, bytes key not None, buffer, uint32_t now_s, *, bint relaxed=False, double deadline_s=1.0):
+    def get_parts(self, bytes prefix not None, uint32_t first, uint32_t count, buffer, uint64_t stride, *,
+                  bint relaxed=False, double deadline_s=1.0, list only=None):
+        """The values of the keys `prefix` + first, first + 1 … (4 bytes, little-endian), each `stride` bytes behind the
+        one before in the buffer: a list of their sizes, -1 for those that are not there or do not fit. `only`: of these
+        of them, counted from 0; the others have -1."""
+        cdef Py_buffer room
+        cdef uint64_t deadline_ns = _after(deadline_s), key_bytes = PyBytes_GET_SIZE(prefix) + 4, total = 0
+        cdef uint32_t asked = count if only is None else len(only), i, number, one
+        cdef uint8_t *names
+        cdef tr_slice *slices
+        cdef list sizes = [-1] * count
+        cdef tr_probe *probe
+        self.begin()
+        names = <uint8_t *> malloc(asked * key_bytes + 1)
+        slices = <tr_slice *> malloc((asked + 1) * sizeof(tr_slice))
+        try:
+            if names == NULL or slices == NULL:
+                raise MemoryError(f"no memory for {asked} keys")
+            for i in range(asked):
+                one = i if only is None else only[i]
+                if one >= count:
+                    raise ValueError(f"part {one} of {count}")
+                number = first + one
+                memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
+                memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
+                slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
+            PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
+            try:
+                if <uint64_t> room.len < <uint64_t> count * stride:
+                    raise ValueError(f"{count} parts of {stride} bytes into {room.len}")
+                if tr_client_prepare(&self.client, slices, asked):
+                    raise MemoryError(f"no memory for {asked} keys")
+                while True:
+                    self.decide(0, relaxed, deadline_ns)
+                    for i in range(asked):
+                        if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
+                            continue
+                        probe = tr_client_chosen(&self.client, i)
+                        if probe.value_bytes > stride:
+                            tr_client_leave(&self.client, i)
+                            continue
+                        total += probe.value_bytes
+                        one = i if only is None else only[i]
+                        tr_client_place(&self.client, i, <uint8_t *> room.buf + one * stride)
+                    if not self.bring(total):
+                        break
+                for i in range(asked):
+                    if self.client.keys[i].state == TR_KEY_HIT:
+                        one = i if only is None else only[i]
+                        sizes[one] = tr_client_chosen(&self.client, i).value_bytes
+            finally:
+                PyBuffer_Release(&room)
+            self.note_rest()
+            return sizes
+        finally:
+            tr_client_finish(&self.client)
+            free(names)
+            free(slices)
+            self.busy = False
+
+    def get_into(self, bytes key not None, buffer, uint32_t now_s=0, *, bint relaxed=False, double deadline_s=1.0):
         """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""
         cdef tr_slice slice
         cdef Py_buffer room
@@ -440,13 +542,13 @@ cdef class CellClient:
                 if tr_client_prepare(&self.client, &slice, 1):
                     raise MemoryError("no memory for a key")
                 while True:
-                    self.look(now_s, relaxed, deadline_ns)
+                    self.decide(now_s, relaxed, deadline_ns)
                     if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
                         size = tr_client_chosen(&self.client, 0).value_bytes
                         if <Py_ssize_t> size > room.len:
                             raise ValueError(f"a value of {size} bytes into {room.len}")
                         tr_client_place(&self.client, 0, <uint8_t *> room.buf)
-                    if not self.take():
+                    if not self.bring(room.len):
                         break
             finally:
                 PyBuffer_Release(&room)

@@ -23,6 +23,12 @@ static uint64_t monotonic_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The copy's backend: in a ring, and without a division, since this is done for every key. */
+static inline uint32_t ring(const tr_client *client, uint32_t home, uint32_t copy) {
+    uint32_t number = home + copy;
+    return number < client->backends ? number : number - client->backends;
+}
+
 /* ---- backends */
 
 int tr_client_open(tr_client *client, uint32_t backends, uint32_t copies, uint32_t quorum) {
@@ -99,13 +105,13 @@ int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
         tr_key_hash hash = tr_key_hash_of(keys[i]);
         uint32_t home = tr_home_of(hash, backends);
         client->keys[i] = (tr_key){.hash = hash, .home = home};
-        for (uint32_t copy = 0; copy < copies; copy++) client->begin[(home + copy) % backends + 1]++;
+        for (uint32_t copy = 0; copy < copies; copy++) client->begin[ring(client, home, copy) + 1]++;
     }
     for (uint32_t b = 1; b <= backends; b++) client->begin[b] += client->begin[b - 1];
     for (size_t i = 0; i < count; i++) {
         tr_key *key = &client->keys[i];
         for (uint32_t copy = 0; copy < copies; copy++) {
-            uint32_t number = client->begin[(key->home + copy) % backends]++;
+            uint32_t number = client->begin[ring(client, key->home, copy)]++;
             key->probes[copy] = number;
             client->owners[number] = (uint32_t)i;
             client->probes[number] = (tr_probe){.key = keys[i], .hash = key->hash, .state = IDLE};
@@ -135,11 +141,12 @@ typedef struct {
     tr_client *client;
     uint32_t now_s, need, need_misses;
     int relaxed, hedged;
+    int near; /* every memory is here: the first replicas of the ring are as good as any */
     uint64_t began_ns, deadline_ns;
 } look;
 
 static tr_backend *backend_of(const tr_client *client, const tr_key *key, uint32_t copy) {
-    return &client->backend[(key->home + copy) % client->backends];
+    return &client->backend[ring(client, key->home, copy)];
 }
 
 static tr_probe *probe_of(const tr_client *client, const tr_key *key, uint32_t copy) {
@@ -187,6 +194,13 @@ static int in_memory(const tr_client *client, const tr_key *key) {
     int views = 0;
     for (uint32_t copy = 0; copy < client->copies; copy++) views += backend_of(client, key, copy)->view != NULL;
     return views;
+}
+
+/* Every backend's memory is here, and none of them is said to be dead. */
+static int all_near(const tr_client *client) {
+    for (uint32_t b = 0; b < client->backends; b++)
+        if (!client->backend[b].view || client->backend[b].suspect) return 0;
+    return 1;
 }
 
 /* Of shared memory only as many as must agree; of engines all, since the slowest would otherwise be waited for. */
@@ -344,7 +358,7 @@ static void send_scan(look *with, uint32_t b, int with_data) {
 
 static void send_read(look *with, tr_key *key, uint32_t copy) {
     tr_client *client = with->client;
-    uint32_t b = (key->home + copy) % client->backends;
+    uint32_t b = ring(client, key->home, copy);
     tr_probe *probe = probe_of(client, key, copy);
     key->chosen = (uint8_t)copy;
     key->reading = 1;
@@ -477,6 +491,22 @@ static int vote(look *with, tr_key *key) {
     return key->state == TR_KEY_OPEN ? ASKED : DECIDED;
 }
 
+/* What nearly every key is: the first replicas in memory all have it at one version, or all miss it. vote() would say
+ * the same. */
+static int unanimous(const look *with, tr_key *key) {
+    tr_client *client = with->client;
+    const tr_probe *first = probe_of(client, key, 0);
+    if (key->attempts || (first->state != TR_PROBE_FOUND && (first->state != TR_PROBE_MISS || with->need < with->need_misses)))
+        return 0;
+    for (uint32_t copy = 1; copy < with->need; copy++) {
+        const tr_probe *other = probe_of(client, key, copy);
+        if (other->state != first->state || (first->state == TR_PROBE_FOUND && !agrees(first, other))) return 0;
+    }
+    for (uint32_t copy = 1; copy < with->need; copy++) probe_of(client, key, copy)->state = IDLE;
+    key->state = first->state == TR_PROBE_FOUND ? TR_KEY_TAKE : TR_KEY_MISS;
+    return 1;
+}
+
 static void look_everywhere(look *with) {
     tr_client *client = with->client;
     for (uint32_t b = 0; b < client->backends; b++) {
@@ -503,19 +533,46 @@ static uint64_t wake_at(const look *with, int backing_off, uint32_t attempts) {
     return at;
 }
 
-void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns) {
+static look begin_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns) {
     const uint32_t need = relaxed ? 1 : client->quorum;
-    look with = {.client = client, .now_s = now_s, .need = need, .relaxed = relaxed,
-                 .need_misses = need > 1 || relaxed ? need : client->copies, .deadline_ns = deadline_ns};
-    for (size_t i = 0; i < client->keys_count; i++)
-        if (client->keys[i].state == TR_KEY_OPEN && !client->keys[i].asked) ask_first(&with, &client->keys[i]);
+    return (look){.client = client, .now_s = now_s, .need = need, .relaxed = relaxed, .near = all_near(client),
+                  .need_misses = need > 1 || relaxed ? need : client->copies, .deadline_ns = deadline_ns};
+}
+
+static void ask_open_keys(look *with) {
+    tr_client *client = with->client;
+    for (size_t i = 0; i < client->keys_count; i++) {
+        tr_key *key = &client->keys[i];
+        if (key->state != TR_KEY_OPEN || key->asked) continue;
+        if (!with->near || key->attempts) {
+            ask_first(with, key);
+            continue;
+        }
+        key->asked = (uint8_t)((1u << with->need) - 1); /* a new probe is as ask() would leave it, but for its state */
+        for (uint32_t copy = 0; copy < with->need; copy++) probe_of(client, key, copy)->state = TR_PROBE_NEW;
+    }
+}
+
+size_t tr_client_glance(tr_client *client, uint32_t now_s, int relaxed) {
+    look with = begin_look(client, now_s, relaxed, 0);
+    size_t open = client->keys_count;
+    if (!with.near) return open;
+    ask_open_keys(&with);
+    look_everywhere(&with);
+    for (size_t i = 0; i < client->keys_count; i++) open -= (size_t)unanimous(&with, &client->keys[i]);
+    return open;
+}
+
+void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns) {
+    look with = begin_look(client, now_s, relaxed, deadline_ns);
+    ask_open_keys(&with);
     for (uint64_t rounds = 0;; rounds++) {
         size_t open = 0, asked = 0;
         uint32_t attempts = 0;
         look_everywhere(&with);
         for (size_t i = 0; i < client->keys_count; i++) {
             tr_key *key = &client->keys[i];
-            if (key->state != TR_KEY_OPEN) continue;
+            if (key->state != TR_KEY_OPEN || (with.near && unanimous(&with, key))) continue;
             uint8_t before = key->attempts;
             asked += vote(&with, key) == ASKED;
             open += key->state == TR_KEY_OPEN;
@@ -547,6 +604,8 @@ static void count_results(tr_client *client, const tr_key *key) {
     client->stats.inquorate += key->state == TR_KEY_INQUORATE;
     client->stats.unreachable += key->state == TR_KEY_UNREACHABLE;
 }
+
+void tr_client_leave(tr_client *client, size_t key) { settle(client, &client->keys[key], TR_KEY_MISS, -1); }
 
 size_t tr_client_take(tr_client *client) {
     size_t open = 0;

@@ -88,6 +88,10 @@ void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_lin
 /* 0 or ENOMEM. The keys' bytes stay where they are until the batch is over. */
 int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count);
 
+/* One look at the memories here, when all of them are, at keys that are just prepared. It waits for nothing, so it is
+ * not worth letting go of a lock for a few keys. How many keys are open still; look() goes on with them. */
+size_t tr_client_glance(tr_client *client, uint32_t now_s, int relaxed);
+
 /* Decide every open key. `relaxed`: believe the first replica that answers. Both are over at the deadline, in
  * nanoseconds of the monotonic clock. */
 void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns);
@@ -100,6 +104,9 @@ static inline tr_probe *tr_client_chosen(const tr_client *client, size_t key) {
 static inline void tr_client_place(tr_client *client, size_t key, uint8_t *place) {
     client->places[client->keys[key].probes[client->keys[key].chosen]] = place;
 }
+
+/* Do not take this one, for which there is no room: it counts as missed. */
+void tr_client_leave(tr_client *client, size_t key);
 
 /* Bring all values to their places. How many keys are open again. */
 size_t tr_client_take(tr_client *client);

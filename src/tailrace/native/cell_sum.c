@@ -68,7 +68,8 @@ static uint32_t sum_plainly(uint64_t instance, uint64_t offset, const tr_data_he
 }
 
 static uint32_t sum_copied_plainly(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
-                                   void *to, const tr_word *value) {
+                                   void *to, const tr_word *value, const uint8_t *next) {
+    (void)next;
     tr_words_read(to, value, header->value_bytes);
     return sum_plainly(instance, offset, header, key, to);
 }
@@ -168,11 +169,15 @@ WIDE static uint32_t sum_widely(uint64_t instance, uint64_t offset, const tr_dat
 }
 
 WIDE static uint32_t sum_copied_widely(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
-                                       uint8_t *to, const tr_word *value) {
+                                       uint8_t *to, const tr_word *value, const uint8_t *next) {
     wide_run run;
     uint64_t whole = header->value_bytes / STRIPE, rest = header->value_bytes % STRIPE;
     begin_widely(&run, instance, offset, header, key);
-    add_widely(&run, to, (const uint8_t *)value, whole);
+    /* Memory is slower than the sum: stripe by stripe, what comes next is sent for while this is summed. */
+    for (uint64_t i = 0; i < whole; i++) {
+        if (next) __builtin_prefetch(next + i * STRIPE);
+        add_widely(&run, to + i * STRIPE, (const uint8_t *)value + i * STRIPE, 1);
+    }
     if (rest) {
         uint8_t stripe[STRIPE] = {0};
         tr_words_read(stripe, value + whole * LANES, rest);
@@ -196,9 +201,9 @@ uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *
 }
 
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
-                             const tr_word *value) {
-    if (wide) return sum_copied_widely(instance, offset, header, key, to, value);
-    return sum_copied_plainly(instance, offset, header, key, to, value);
+                             const tr_word *value, const void *next) {
+    if (wide) return sum_copied_widely(instance, offset, header, key, to, value, next);
+    return sum_copied_plainly(instance, offset, header, key, to, value, next);
 }
 
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes) {
@@ -217,8 +222,8 @@ uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *
 }
 
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
-                             const tr_word *value) {
-    return sum_copied_plainly(instance, offset, header, key, to, value);
+                             const tr_word *value, const void *next) {
+    return sum_copied_plainly(instance, offset, header, key, to, value, next);
 }
 
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes) { tr_words_read(to, from, bytes); }

@@ -17,9 +17,10 @@
 uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
                       const void *value);
 
-/* The same, of what arrives at `to` while the value is copied out of shared memory. */
+/* The same, of what arrives at `to` while the value is copied out of shared memory. `next`: what will be asked for
+ * afterwards, or NULL. */
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
-                             const tr_word *value);
+                             const tr_word *value, const void *next);
 
 /* A copy alone. */
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes);

@@ -17,7 +17,6 @@ enum {
     HEAD_TRIES = 64,   /* of the head, and of finding the index it names */
     RENEWALS = 8,      /* of one probe, instead of so many of its rounds */
     AHEAD = 8,         /* how many buckets are prefetched before they are looked at */
-    PREFETCHED = 1024, /* bytes of a value at most; the processor follows a longer run by itself */
 };
 
 static inline void relax(void) {
@@ -228,12 +227,6 @@ tr_probe_state tr_view_find(tr_view *view, tr_key_hash hash, uint32_t now_s, tr_
     return state;
 }
 
-static void prefetch(const tr_view *view, const tr_index_entry *entry, uint32_t bytes_max) {
-    uint32_t bytes = entry->size < bytes_max ? entry->size : bytes_max;
-    for (uint32_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const uint8_t *)view->data + entry->offset + line);
-}
-
 /* What was found is still where it was found, so what it names was not written meanwhile. */
 static int unchanged(const tr_view *view, tr_key_hash hash, const tr_sight *sight) {
     const tr_word *words = sight->found ? second_bucket(view, hash) : first_bucket(view, hash);
@@ -254,7 +247,8 @@ static void locate_one(tr_view *view, tr_probe *probe, uint32_t now_s) {
         probe->state = tr_view_find(view, probe->hash, now_s, &entry, &probe->sight);
         if (probe->state != TR_PROBE_FOUND) return;
         if (tr_probe_accept(probe, &entry)) {
-            prefetch(view, &entry, 128);
+            __builtin_prefetch((const uint8_t *)view->data + entry.offset);
+            __builtin_prefetch((const uint8_t *)view->data + entry.offset + 64);
             return;
         }
         probe->state = twin_found(view, probe->hash, &probe->sight); /* no entry of our key has this size */
@@ -265,7 +259,6 @@ static void locate_one(tr_view *view, tr_probe *probe, uint32_t now_s) {
 void tr_view_locate(tr_view *view, tr_probe *probes, size_t count, uint32_t now_s) {
     for (size_t i = 0; i < count + AHEAD; i++) {
         if (i < count && probes[i].state == TR_PROBE_NEW) {
-            if (!probes[i].sight.rounds) probes[i].hash = tr_key_hash_of(probes[i].key);
             for (size_t line = 0; line < TR_BUCKET_BYTES / 64; line++)
                 __builtin_prefetch((const uint8_t *)(first_bucket(view, probes[i].hash) + 8 * line));
         }
@@ -282,7 +275,7 @@ int tr_view_copy(tr_view *view, tr_key_hash hash, const tr_index_entry *entry, t
     return 0;
 }
 
-static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
+static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to, const void *next) {
     const tr_word *words = view->data + probe->entry.offset / 8, *key = words + TR_DATA_HEADER_BYTES / 8;
     tr_data_header header;
     tr_words_read(&header, words, sizeof header);
@@ -291,7 +284,7 @@ static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
     if (valid) {
         /* The sum is taken over what we have: our key, our copies. Memory may change behind them as it likes. */
         valid = header.sum == tr_entry_sum_copied(view->head.instance, probe->entry.offset, &header, probe->key, to,
-                                                  words + tr_probe_value_at(probe) / 8);
+                                                  words + tr_probe_value_at(probe) / 8, next);
     }
     if (valid && (unchanged(view, probe->hash, &probe->sight) || last_round(&probe->sight)))
         probe->state = TR_PROBE_HIT;
@@ -302,9 +295,9 @@ static void fetch_one(tr_view *view, tr_probe *probe, uint8_t *to) {
 
 void tr_view_fetch(tr_view *view, tr_probe *probes, uint8_t *const *places, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        /* Memory is slower than the sum: the next value is on its way while this one is checked. */
-        if (i + 1 < count && probes[i + 1].state == TR_PROBE_FOUND) prefetch(view, &probes[i + 1].entry, PREFETCHED);
-        if (probes[i].state == TR_PROBE_FOUND) fetch_one(view, &probes[i], places[i]);
+        int more = i + 1 < count && probes[i + 1].state == TR_PROBE_FOUND;
+        const void *next = more ? (const uint8_t *)view->data + probes[i + 1].entry.offset : NULL;
+        if (probes[i].state == TR_PROBE_FOUND) fetch_one(view, &probes[i], places[i], next);
     }
 }
 

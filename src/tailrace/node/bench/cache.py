@@ -5,8 +5,10 @@ each key. A rate is keys per second of that thread, on the clock. CPU time is cl
 
 How it stays fair: all systems take turns in short slices, ratios are made within a repeat, figures are medians over the
 repeats. A peer is represented by the quickest of its clients, transports and thread counts: a first round, which warms
-up memory and is not counted, tries all of them; the best go on into every repeat, and there the best one counts. Peers
-are also shown with two batches under way, which a call that waits for its answer cannot be compared with.
+up memory and is not counted, tries all of them; the best go on into every repeat, and there the best one counts. Who
+stands for a peer is a client that people use: a library, or the peer's own load generator. Beside them an ideal client
+is shown, which knows the shape of every answer and checks nothing, and the limits: copies in memory, and as many bytes
+through a TCP connection with nothing behind it.
 
 The headline is a GET of 4 KiB values in batches of 64. Every other combination has its own figures and ratios.
 """
@@ -21,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ...errors import ConfigError
-from .limit import Memcpy
+from .limit import Loopback, Memcpy
 from .ours import Backends, Ours
-from .peers import Generator, Memcached, Overlapped, PeerFailed, PeerMissing, Redis, Wire
+from .peers import Generator, Memcached, PeerFailed, PeerMissing, Redis, Wire
 from .peers.generators import memaslap, redis_benchmark
 from .report import result
 from .score import OTHERS, OTHERS_MAX, Figures, Score, case_figures, headline
@@ -126,12 +128,15 @@ class _Contest:
             self._backends.append(backends)
             self._ours[f"shm{suffix}"] = _closing(stack, Ours(backends, mode, "memory"))
             self._ours[f"tcp{suffix}"] = _closing(stack, Ours(backends, mode, "engine"))
-        self._limit = _closing(stack, Memcpy())
+        self._limits: dict[str, System] = {
+            "memcpy": _closing(stack, Memcpy()),
+            "loopback": _closing(stack, Loopback()),
+        }
         self._clients = {peer.name: [_closing(stack, client) for client in peer.clients()] for peer in self._peers}
         progress("loading")
         loaders = [loader for peer in self._peers for loader in peer.loaders()]
         # Backends that are shared are loaded through one of their clients.
-        for system in [*loaders, self._ours["shm"], self._ours["shm_r32"], self._limit]:
+        for system in [*loaders, self._ours["shm"], self._ours["shm_r32"], *self._limits.values()]:
             for items in self._items.values():
                 system.load(items)
         for loader in loaders:
@@ -152,9 +157,11 @@ class _Contest:
                 clients = self._clients[peer.name]
                 rates = {seen.name: seen.per_s for seen in self._measured(case, clients)}
                 ranked = sorted(clients, key=lambda client: -rates[client.name])
-                finalists = ranked[:_FINALISTS]
-                if not any(client.through_tcp for client in finalists):
-                    finalists.append(next(client for client in ranked if client.through_tcp))
+                ideal = [client for client in ranked if isinstance(client, Wire)]
+                used = [client for client in ranked if client not in ideal]
+                finalists = [*ideal[:_FINALISTS], *used[:_FINALISTS]]
+                if not any(client.through_tcp for client in used[:_FINALISTS]):
+                    finalists.append(next(client for client in used or ideal if client.through_tcp))
                 generators = []
                 for generator in self._generators(peer, case):
                     try:
@@ -162,7 +169,7 @@ class _Contest:
                     except PeerFailed as seen:  # one of many clients, and hardly the best: go on without it
                         self._progress(str(seen))
                         continue
-                    if rates[generator.name] > rates[ranked[0].name]:
+                    if rates[generator.name] > rates[(used or ideal)[0].name]:
                         generators.append(generator)
                 self._finalists[case.name, peer.name] = finalists, generators
                 self.tried[case.name] |= {name: round(rate) for name, rate in rates.items()}
@@ -177,7 +184,7 @@ class _Contest:
             yield from memaslap(self._folder, peer.tcp_port(), self._amounts.keys, case.value_bytes, case.batch)
 
     def _own(self, case: Case) -> dict[str, System]:
-        everybody = {**self._ours, "memcpy": self._limit}
+        everybody = {**self._ours, **self._limits}
         return {name: system for name, system in everybody.items() if case.verb == "get" or system.can_set}
 
     def repeat(self) -> Figures:
@@ -196,7 +203,7 @@ class _Contest:
     def _spent_s(self) -> float:
         """CPU time of this benchmark with all servers, so far."""
         servers_s = sum(servers.cpu_s() for servers in [*self._peers, *self._backends])
-        return time.process_time() + servers_s
+        return time.process_time() + servers_s + sum(limit.server_cpu_s() for limit in self._limits.values())
 
     def _measured(self, case: Case, systems: Sequence[System]) -> list[Measured]:
         return side_by_side(case, systems, self._items[case.size], self._amounts.slices) if systems else []
@@ -207,14 +214,12 @@ class _Contest:
         for peer in self._peers:
             finalists, _ = self._finalists[case.name, peer.name]
             clients += [(peer, client) for client in finalists]
-            wires = [client for client in finalists if isinstance(client, Wire)]
-            clients += [(peer, Overlapped(wire)) for wire in wires[:1] if case.verb == "get"]
         seen = self._measured(case, [*own.values(), *(client for _, client in clients)])
         ours = dict(zip(own, seen, strict=False))
-        limit = ours.pop("memcpy", None)
+        limits = {name: ours.pop(name) for name in self._limits if name in ours}
         scores = []
         for peer in self._peers:
-            score = Score(peer.name)
+            score = Score(peer.name, library=any(not isinstance(client, Wire) for of, client in clients if of is peer))
             for (of, client), measured in zip(clients, seen[len(own) :], strict=True):
                 if of is peer:
                     score.add(client, measured)
@@ -222,4 +227,4 @@ class _Contest:
                 score.add_rate(generator.name, generator.run())
             self.counted[case.name][peer.name].append(score.counted)
             scores.append(score)
-        return case_figures(case, scores, ours, limit)
+        return case_figures(case, scores, ours, limits)

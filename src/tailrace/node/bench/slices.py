@@ -76,7 +76,7 @@ class _Turn:
         if case.verb == "get":
             self._requests = [system.prepare_get(group, case.value_bytes) for group in groups]
             self._all, self._one = system.get_all, system.get_many
-            for number in range(0, len(groups), max(1, len(groups) // 8)):
+            for number in range(0, len(groups), max(1, len(groups) // 8)) if system.delivers else ():
                 found = system.values(system.get_many(self._requests[number]))
                 assert found == [items[key] for key in groups[number]], f"{system.name} gave other values"
         else:

@@ -33,6 +33,7 @@ class System(ABC):
     name: str
     can_set = True
     through_tcp = False
+    delivers = True  # the values that were loaded; a limit may send any bytes
 
     @abstractmethod
     def load(self, items: Mapping[bytes, bytes]) -> None:

@@ -4,6 +4,6 @@ from .generators import Generator
 from .memcached import Memcached
 from .redis import Redis
 from .server import PeerFailed, PeerMissing
-from .wire import Overlapped, Wire
+from .wire import Wire
 
-__all__ = ["Generator", "Memcached", "Overlapped", "PeerFailed", "PeerMissing", "Redis", "Wire"]
+__all__ = ["Generator", "Memcached", "PeerFailed", "PeerMissing", "Redis", "Wire"]

@@ -40,6 +40,8 @@ class Pylibmc(_Library):
         return list(keys)
 
     def get_many(self, request: list[bytes]) -> Any:
+        if len(request) == 1:
+            return [self._client.get(request[0])]
         found = self._client.get_multi(request)
         return [found.get(key) for key in request]
 
@@ -64,6 +66,8 @@ class RedisPy(_Library):
         return list(keys)
 
     def get_many(self, request: list[bytes]) -> Any:
+        if len(request) == 1:
+            return [self._client.get(request[0])]
         return self._client.mget(request)
 
     def prepare_set(self, items: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -80,8 +80,8 @@ class Memcached:
     def clients(self) -> Iterator[System]:
         for where, server in self._servers:
             address = server.addresses[0]
-            yield _Classic(f"memcached ({where}): own client, get", server, address)
-            yield _Meta(f"memcached ({where}): own client, meta", server, address)
+            yield _Classic(f"memcached ({where}): ideal client, get", server, address)
+            yield _Meta(f"memcached ({where}): ideal client, meta", server, address)
             if importable("pylibmc"):
                 yield Pylibmc(f"memcached ({where}): pylibmc", server, address)
 

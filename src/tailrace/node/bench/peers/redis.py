@@ -68,8 +68,8 @@ class Redis:
 
     def clients(self) -> Iterator[System]:
         for where, address in zip(("unix", "tcp"), self._server.addresses, strict=True):
-            yield _Many(f"redis ({where}): own client, MGET/MSET", self._server, address)
-            yield _Pipeline(f"redis ({where}): own client, pipeline", self._server, address)
+            yield _Many(f"redis ({where}): ideal client, MGET/MSET", self._server, address)
+            yield _Pipeline(f"redis ({where}): ideal client, pipeline", self._server, address)
             if importable("redis"):
                 yield RedisPy(f"redis ({where}): redis-py", self._server, address)
 

@@ -1,8 +1,8 @@
-"""The smallest client that a socket protocol allows: what a peer can do when nearly nothing is in its way.
+"""The ideal client of a socket protocol, which knows every answer's shape beforehand: no real one can be as lean.
 
 Requests are encoded beforehand. All values of a request have one known length, so the length of the reply is known as
-well: one system call sends, one waits for all of the reply, and one call of `struct` cuts the values out as bytes. No
-general client can be leaner, since it has to read lengths first; so this one flatters the peer rather than us.
+well: one system call sends, one waits for all of the reply, and one call of `struct` cuts the values out as bytes. It
+cannot miss, and does not look at what it cuts. So it says what the peer's server could do, not what its users get.
 """
 
 import socket
@@ -90,48 +90,3 @@ class Wire(System):
 
     def close(self) -> None:
         self._socket.close()
-
-
-class Overlapped(System):
-    """The same client with two batches under way: the server works on the next one while this one's values are cut out.
-
-    That is twice as many keys under way as in a batch call, so it is shown beside the calls and not among them.
-    """
-
-    def __init__(self, wire: Wire) -> None:
-        self.name, self._wire = f"{wire.name}, two batches under way", wire
-
-    def load(self, items: Mapping[bytes, bytes]) -> None:
-        self._wire.load(items)
-
-    def prepare_get(self, keys: Sequence[bytes], value_bytes: int) -> GetRequest:
-        return self._wire.prepare_get(keys, value_bytes)
-
-    def get_many(self, request: GetRequest) -> tuple[bytes, ...]:
-        return self._wire.get_many(request)
-
-    def get_all(self, requests: Sequence[GetRequest]) -> None:
-        wire = self._wire
-        send, receive, reply = wire._socket.sendall, wire._receive, wire._reply
-        before: GetRequest | None = None
-        for request in requests:
-            send(request[0])
-            if before is not None:
-                receive(before[2])
-                before[1](reply)
-            before = request
-        if before is not None:
-            receive(before[2])
-            before[1](reply)
-
-    def prepare_set(self, items: Mapping[bytes, bytes]) -> SetRequest:
-        return self._wire.prepare_set(items)
-
-    def set_many(self, request: SetRequest) -> None:
-        self._wire.set_many(request)
-
-    def server_cpu_s(self) -> float:
-        return self._wire.server_cpu_s()
-
-    def close(self) -> None:
-        """The connection is the other's."""

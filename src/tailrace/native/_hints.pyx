@@ -1,0 +1,86 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The thin binding of hints: see hints.h."""
+from libc.stdint cimport uint32_t, uint64_t
+
+import errno
+import os
+
+cdef extern from *:
+    """
+    #include <stdatomic.h>
+    typedef _Atomic uint32_t tr_own_word;
+    """
+    ctypedef uint32_t tr_own_word
+
+cdef extern from "hints.h" nogil:
+    enum:
+        TR_HINT_SLOTS
+        TR_HINT_WAIT_MAX
+    ctypedef struct tr_hint_slot:
+        pass
+    int tr_hints_map(const char *path, int writable, tr_hint_slot **slots)
+    void tr_hints_unmap(tr_hint_slot *slots)
+    void tr_hint_raise(tr_hint_slot *slot)
+    uint32_t tr_hint_read(const tr_hint_slot *slot)
+    int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
+                      tr_own_word *own, uint64_t timeout_ns)
+    void tr_hints_stop(tr_own_word *own)
+
+SLOTS = TR_HINT_SLOTS
+WAIT_MAX = TR_HINT_WAIT_MAX
+
+
+cdef class Hints:
+    """The hints of one world on this host. `make`: make the file if it is not there."""
+    cdef tr_hint_slot *slots
+
+    def __cinit__(self, path, *, bint make=False):
+        error = tr_hints_map(os.fsencode(path), make, &self.slots)
+        if error:
+            raise OSError(error, os.strerror(error), os.fspath(path))
+
+    def __dealloc__(self):
+        tr_hints_unmap(self.slots)
+
+    def raise_(self, uint32_t slot):
+        """There is something new: wake those who wait for this slot."""
+        if slot >= TR_HINT_SLOTS:
+            raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
+        tr_hint_raise(&self.slots[slot])
+
+
+cdef class Waiter:
+    """Sleeps until one of a few slots is raised. Belongs to one thread; stop() may come from any, and from a signal."""
+    cdef Hints hints
+    cdef tr_own_word own
+    cdef uint32_t[127] numbers
+    cdef uint32_t[127] seen
+    cdef uint32_t count
+
+    def __cinit__(self, Hints hints not None, slots):
+        wanted = sorted(set(slots))
+        if not 1 <= len(wanted) <= TR_HINT_WAIT_MAX or min(wanted) < 0 or max(wanted) >= TR_HINT_SLOTS:
+            raise ValueError(f"slots {wanted[:5]}: 1 to {TR_HINT_WAIT_MAX} of 0 to {TR_HINT_SLOTS - 1}")
+        self.hints, self.count = hints, len(wanted)
+        for i, slot in enumerate(wanted):
+            self.numbers[i] = slot
+        self.look()
+
+    def look(self):
+        """Whatever is raised from now on ends the next wait. Call it before looking for what may be new."""
+        cdef uint32_t i
+        for i in range(self.count):
+            self.seen[i] = tr_hint_read(&self.hints.slots[self.numbers[i]])
+
+    def wait(self, double timeout_s):
+        """Until something was raised since look(), or stop(), or the time is over."""
+        cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
+        cdef int error
+        with nogil:
+            error = tr_hints_wait(self.hints.slots, self.numbers, self.seen, self.count, &self.own, timeout_ns)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def stop(self):
+        """End the wait, now and for good."""
+        tr_hints_stop(&self.own)

@@ -1,0 +1,89 @@
+#define _GNU_SOURCE
+#include "hints.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FILE_BYTES = TR_HINT_SLOTS * TR_HINT_SLOT_BYTES };
+
+#ifndef __NR_futex_waitv
+#define __NR_futex_waitv 449 /* Linux 5.16, the same on all architectures */
+#endif
+
+/* As the kernel has it; older headers do not. */
+typedef struct {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+} waitv;
+
+enum { WAIT_U32 = 2, WAIT_PRIVATE = 128 };
+
+int tr_hints_map(const char *path, int writable, tr_hint_slot **slots) {
+    struct stat about;
+    int file = open(path, O_RDWR | O_CLOEXEC | (writable ? O_CREAT : 0), 0600), error = 0;
+    if (file < 0) return errno;
+    if (fstat(file, &about))
+        error = errno;
+    else if (writable && about.st_size == 0 && ftruncate(file, FILE_BYTES))
+        error = errno;
+    else if (fstat(file, &about))
+        error = errno;
+    else if (!S_ISREG(about.st_mode) || about.st_size != FILE_BYTES)
+        error = EINVAL;
+    if (!error) {
+        void *memory = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (memory == MAP_FAILED)
+            error = errno;
+        else
+            *slots = memory;
+    }
+    close(file);
+    return error;
+}
+
+void tr_hints_unmap(tr_hint_slot *slots) {
+    if (slots) munmap(slots, FILE_BYTES);
+}
+
+void tr_hint_raise(tr_hint_slot *slot) {
+    atomic_fetch_add_explicit(&slot->sequence, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&slot->waiters, memory_order_seq_cst))
+        syscall(SYS_futex, &slot->sequence, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
+                  _Atomic uint32_t *own, uint64_t timeout_ns) {
+    waitv words[TR_HINT_WAIT_MAX + 1];
+    struct timespec until;
+    if (count > TR_HINT_WAIT_MAX) return EINVAL;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t end_ns = (uint64_t)until.tv_nsec + timeout_ns;
+    until.tv_sec += (time_t)(end_ns / 1000000000u);
+    until.tv_nsec = (long)(end_ns % 1000000000u);
+    for (uint32_t i = 0; i < count; i++) {
+        tr_hint_slot *slot = &slots[numbers[i]];
+        atomic_fetch_add_explicit(&slot->waiters, 1, memory_order_seq_cst);
+        words[i] = (waitv){.value = seen[i], .address = (uintptr_t)&slot->sequence, .flags = WAIT_U32};
+    }
+    words[count] = (waitv){.value = 0, .address = (uintptr_t)own, .flags = WAIT_U32 | WAIT_PRIVATE};
+    long woken = syscall(__NR_futex_waitv, words, count + 1, 0, &until, CLOCK_MONOTONIC);
+    int error = woken < 0 ? errno : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        tr_hint_slot *slot = &slots[numbers[i]];
+        atomic_fetch_sub_explicit(&slot->waiters, 1, memory_order_seq_cst);
+    }
+    /* Something had changed already, the time is over, or a signal came: all are reasons to look. */
+    return error == EAGAIN || error == ETIMEDOUT || error == EINTR ? 0 : error;
+}
+
+void tr_hints_stop(_Atomic uint32_t *own) {
+    atomic_store_explicit(own, 1, memory_order_seq_cst);
+    syscall(SYS_futex, own, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+}

@@ -1,0 +1,41 @@
+/* Words in shared memory that say "look again", for those who would otherwise look over and over.
+ *
+ *   file: 1024 slots of one cache line each
+ *   slot: | u32 sequence | u32 waiters | zero … |
+ *
+ * Whoever has news raises the sequence of their slot and wakes those who sleep on it. Whoever waits reads the sequences,
+ * looks whether there is anything, and then sleeps until one of them has changed. A hint is never more than that: a slot
+ * may be shared by several streams, and a waiter that was killed leaves a count behind, which costs a system call.
+ */
+#ifndef TAILRACE_HINTS_H
+#define TAILRACE_HINTS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { TR_HINT_SLOTS = 1024, TR_HINT_SLOT_BYTES = 64, TR_HINT_WAIT_MAX = 127 };
+
+typedef struct {
+    _Atomic uint32_t sequence, waiters;
+    uint8_t rest[TR_HINT_SLOT_BYTES - 8];
+} tr_hint_slot;
+
+_Static_assert(sizeof(tr_hint_slot) == TR_HINT_SLOT_BYTES, "a slot is a cache line: docs/formats/hints.md");
+
+/* 0 or an errno. The file is made if it is not there and `writable`; it has the one size or is refused (EINVAL). */
+int tr_hints_map(const char *path, int writable, tr_hint_slot **slots);
+void tr_hints_unmap(tr_hint_slot *slots);
+
+void tr_hint_raise(tr_hint_slot *slot);
+static inline uint32_t tr_hint_read(const tr_hint_slot *slot) {
+    return atomic_load_explicit(&slot->sequence, memory_order_acquire);
+}
+
+/* Sleep until the sequence of one of the slots is not what was seen, or `own` is not 0, or the time is over. 0, or an
+ * errno: ENOSYS where the kernel cannot wait for several words. */
+int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
+                  _Atomic uint32_t *own, uint64_t timeout_ns);
+/* Whoever sleeps with this word of its own wakes up, and does not sleep any more. */
+void tr_hints_stop(_Atomic uint32_t *own);
+
+#endif

@@ -1,0 +1,77 @@
+"""How a message file lies in the data cache: in chunks of one size, each under a key of its own. Pure.
+
+A chunk is always written from its start, and a longer one takes the place of a shorter one. So whatever a consumer
+finds are the right bytes for their places in the file, however little it is (A14).
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+#: A whole number of each fits a slab of the cache with its key and header, so that next to nothing is wasted.
+CHUNK_SIZES = (4096, 16320, 65472)
+KEY_BYTES = 16
+
+
+def file_key(incarnation: str, shard: int, name: str) -> bytes:
+    """What the keys of a file's chunks begin with. The stream's incarnation is in it: a name may be used again."""
+    return hashlib.blake2b(f"{incarnation}/{shard}/{name}".encode(), digest_size=KEY_BYTES).digest()
+
+
+def chunk_key(file: bytes, number: int) -> bytes:
+    return file + number.to_bytes(4, "little")
+
+
+def chunk_size_for(flush_bytes: int) -> int:
+    """The largest of which a flush fills several: what is written twice is then a small part (A23)."""
+    return max((size for size in CHUNK_SIZES if 4 * size <= flush_bytes), default=CHUNK_SIZES[0])
+
+
+class ChunkedFile:
+    """The chunks of a file that grows at its end. Remembers the last one as long as it is not full."""
+
+    def __init__(self, key: bytes, chunk_bytes: int) -> None:
+        self.key, self.chunk_bytes = key, chunk_bytes
+        self.length = 0
+        self._partial = b""
+
+    def append(self, content: memoryview) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of every chunk that the content makes or makes longer."""
+        number = self.length // self.chunk_bytes
+        self.length += len(content)
+        at = self.chunk_bytes - len(self._partial)
+        first = self._partial + bytes(content[:at])
+        while True:
+            yield chunk_key(self.key, number), first
+            if len(first) < self.chunk_bytes:
+                break
+            number += 1
+            first = bytes(content[at : at + self.chunk_bytes])
+            at += self.chunk_bytes
+            if not first:
+                break
+        self._partial = first
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of bytes of one file, as its chunks see it."""
+
+    first: int  # number of the first chunk
+    count: int
+    skip: int  # bytes of the first chunk before the run
+
+    @classmethod
+    def of(cls, offset: int, size: int, chunk_bytes: int) -> "Part":
+        first = offset // chunk_bytes
+        return cls(first, (offset + size - 1) // chunk_bytes - first + 1, offset - first * chunk_bytes)
+
+    def wanted(self, size: int, chunk_bytes: int) -> list[int]:
+        """How many bytes of each chunk are needed, from its start."""
+        last = self.skip + size - (self.count - 1) * chunk_bytes
+        return [chunk_bytes] * (self.count - 1) + [last]
+
+
+def short_ones(sizes: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Which chunks have less than is wanted of them, or are not there at all."""
+    return [number for number, (size, need) in enumerate(zip(sizes, wanted, strict=True)) if size < need]

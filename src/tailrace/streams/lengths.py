@@ -1,0 +1,85 @@
+"""How far the newest files of a shard go, in the cache and on disk: what one small read tells a consumer. Pure.
+
+All of a shard lies in one entry of the lengths cache (A80). Lengths only grow; the cached one is over bytes that were
+all written to the cache, the durable one over bytes that were flushed (A13, A34).
+"""
+
+import struct
+from dataclasses import dataclass, replace
+
+from ..native import crc32c
+from .segments import Segment
+
+VERSION = 1
+FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
+_HEAD = struct.Struct("<4sBBHqI")
+_FILE = struct.Struct("<QQQIIQQQQ")
+_MAGIC = b"TRLN"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLengths:
+    """Of one segment. Chunk sizes are a file's for its whole life."""
+
+    segment: Segment
+    data_chunk_bytes: int
+    index_chunk_bytes: int
+    data_cached: int = 0
+    index_cached: int = 0
+    data_durable: int = 0
+    index_durable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLengths:
+    """`beat_us`: when whoever produces said this, by its clock; it says so now and then even if nothing changed."""
+
+    segments: tuple[SegmentLengths, ...] = ()
+    beat_us: int = 0
+
+    @property
+    def newest(self) -> SegmentLengths:
+        return self.segments[-1]
+
+    def begin(self, lengths: SegmentLengths) -> "ShardLengths":
+        return replace(self, segments=(*self.segments, lengths)[-FILES_MAX:])
+
+    def with_newest(self, lengths: SegmentLengths) -> "ShardLengths":
+        return replace(self, segments=(*self.segments[:-1], lengths))
+
+    def of(self, segment: Segment) -> SegmentLengths | None:
+        for found in reversed(self.segments):
+            if found.segment == segment:
+                return found
+        return None
+
+    def encode(self) -> bytes:
+        body = b"".join(
+            _FILE.pack(
+                lengths.segment.created_us,
+                lengths.segment.data_base,
+                lengths.segment.index_base,
+                lengths.data_chunk_bytes,
+                lengths.index_chunk_bytes,
+                lengths.data_cached,
+                lengths.index_cached,
+                lengths.data_durable,
+                lengths.index_durable,
+            )
+            for lengths in self.segments
+        )
+        return _HEAD.pack(_MAGIC, VERSION, len(self.segments), 0, self.beat_us, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, raw: bytes) -> "ShardLengths | None":
+        """None: nothing that this version can read. The files tell the same, only later."""
+        if len(raw) < _HEAD.size:
+            return None
+        magic, version, count, _, beat_us, checksum = _HEAD.unpack_from(raw)
+        body = raw[_HEAD.size :]
+        if magic != _MAGIC or version != VERSION or len(body) != count * _FILE.size or crc32c(body) != checksum:
+            return None
+        segments = []
+        for created_us, data_base, index_base, *rest in _FILE.iter_unpack(body):
+            segments.append(SegmentLengths(Segment(created_us, data_base, index_base), *rest))
+        return cls(tuple(segments), beat_us) if segments else None
