@@ -53,6 +53,8 @@ class StreamConfig:
     file_bytes: int = 256 * MIB  # a new message file after this many data bytes …
     file_s: float = 3600.0  # … or this age, whichever comes first
     message_bytes_max: int = 16 * MIB
+    cached: bool = True  # hot bytes lie in the cache beside the files
+    chunk_bytes: int | None = None  # of the cache; None: chosen by how much a flush brings
     retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,12 @@ class StreamConfig:
         _require(1 <= self.shards <= 65536, "shards", self.shards, "1 to 65536")
         _require(self.file_bytes >= 1, "file_bytes", self.file_bytes, "1 or more")
         _require(self.file_s > 0, "file_s", self.file_s, "more than 0")
+        _require(
+            self.chunk_bytes is None or 1024 <= self.chunk_bytes <= 128 * KIB,
+            "chunk_bytes",
+            self.chunk_bytes,
+            f"1024 to {128 * KIB}, or leave it out",
+        )
         _require(1 <= self.message_bytes_max <= GIB, "message_bytes_max", self.message_bytes_max, f"1 to {GIB}")
 
 
@@ -208,7 +216,7 @@ class WorldConfig:
         return self.streams.get(name, self.defaults)
 
     def cache(self, name: str) -> CacheConfig:
-        return self.caches.get(name, CacheConfig())
+        return self.caches.get(name) or _OWN_CACHES.get(name) or CacheConfig()
 
 
 def parse_world(text: str, source: str = "tailrace.toml") -> WorldConfig:
@@ -319,3 +327,12 @@ def _require(holds: bool, name: str, value: object, wanted: str) -> None:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+#: The two cells of a cluster (A12), as they are unless the world says otherwise: a minute of hot bytes, and lengths
+#: that outlive every message file.
+DATA_CACHE, LENGTHS_CACHE = "tailrace-data", "tailrace-lengths"
+_OWN_CACHES = {
+    DATA_CACHE: CacheConfig(ttl_s=60.0),
+    LENGTHS_CACHE: CacheConfig(memory_bytes=16 * MIB, ttl_s=86_400.0),
+}

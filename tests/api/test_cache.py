@@ -309,6 +309,7 @@ def skewed(root: Path, skew_s: float) -> Iterator[tuple[tailrace.World, SkewedCl
         files=PosixFiles(str(root)),
         coordination=lambda: SqliteCoordination(database),
         has_coordination=lambda: os.path.exists(database),
+        may_coordinate=lambda: True,
         clock=clock,
         config=WorldConfig(),
         root=str(root),

@@ -260,6 +260,7 @@ def test_retention_waits_for_a_declared_checkpoint(world: tailrace.World) -> Non
 
 
 def test_damage_is_reported_with_its_place_and_can_be_stepped_over(world: tailrace.World, tmp_path: Path) -> None:
+    world.create_stream("s", cached=False)  # what the cache has is not damaged
     fill(world, "s", b"one", b"two", b"three")
     (path,) = (tmp_path / "streams" / "s" / "00000").glob("*.data")
     raw = bytearray(path.read_bytes())
@@ -342,6 +343,7 @@ def test_close_in_a_signal_handler_does_not_wait_for_the_read_it_interrupts(worl
 
 
 def test_damage_at_the_very_end_is_met_after_all_that_is_good(world: tailrace.World, tmp_path: Path) -> None:
+    world.create_stream("s", cached=False)
     fill(world, "s", b"one", b"two", b"three")
     (path,) = (tmp_path / "streams" / "s" / "00000").glob("*.index")
     good = path.read_bytes()

@@ -110,8 +110,8 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "StreamConfig TailraceError World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Catalog Checked Checkpoints Collected Consumer Finding Producer ShardLog ShardStatus "
-    "ShardTail Start arrow_schema collect verify_shard",
+    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Finding Layers Producer Shadow "
+    "ShardLog ShardStatus ShardTail Start arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
     "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",

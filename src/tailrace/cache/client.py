@@ -125,15 +125,24 @@ class Cache:
         return size
 
     def get_parts(
-        self, prefix: bytes, first: int, count: int, buffer: Buffer, stride: int, *, relaxed: bool = False
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        only: list[int] | None = None,
     ) -> list[int]:
         """Many values that belong together, in one buffer: those of the keys `prefix` + first, first + 1 … (4 bytes,
         little-endian), each `stride` bytes behind the one before. Their sizes; -1 for what is not there, does not fit,
-        or could not be had: nobody is asked twice for what the caller has elsewhere."""
+        or could not be had: nobody is asked twice for what the caller has elsewhere. `only`: of these, from 0 on; the
+        rest of the buffer is left alone."""
         reading = self._take()
         try:
             return reading.native.get_parts(
-                prefix, first, count, buffer, stride, relaxed=relaxed, deadline_s=self._config.deadline_s
+                prefix, first, count, buffer, stride, relaxed=relaxed, deadline_s=self._config.deadline_s, only=only
             )
         finally:
             self._ways.give(reading)

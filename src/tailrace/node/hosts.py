@@ -25,7 +25,15 @@ def host_id() -> str:
     return f"{boot}:{os.stat(shared_folder()).st_dev}"
 
 
+def world_folder(world: str) -> str:
+    """Of what the processes of one world share on this host."""
+    return os.path.join(shared_folder(), _digest(os.path.realpath(world)))
+
+
 def cell_folder(world: str, cache: str, backend: int) -> str:
     """Of one backend's memory. Short, since a socket's path lies in it too."""
-    digest = hashlib.sha256(f"{os.path.realpath(world)}\0{cache}".encode()).hexdigest()[:16]
-    return os.path.join(shared_folder(), digest, str(backend))
+    return os.path.join(shared_folder(), _digest(f"{os.path.realpath(world)}\0{cache}"), str(backend))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]

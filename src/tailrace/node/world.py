@@ -23,11 +23,14 @@ from ..errors import Closed, ConfigError
 from ..files import Files, PosixFiles
 from ..model import check_name
 from ..streams import (
+    Board,
     Catalog,
     Checkpoints,
     Collected,
     Consumer,
+    Layers,
     Producer,
+    Shadow,
     ShardLog,
     ShardStatus,
     ShardTail,
@@ -37,6 +40,7 @@ from ..streams import (
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
     from .caches import Caches, Doors, Served
+    from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
 
@@ -49,6 +53,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
         files=files,
         coordination=lambda: SqliteCoordination(database),
         has_coordination=lambda: os.path.exists(database),
+        may_coordinate=lambda: os.access(database, os.W_OK),
         clock=SystemClock(),
         config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
         root=root,
@@ -77,12 +82,13 @@ class World:
         files: Files,
         coordination: Callable[[], Coordination],
         has_coordination: Callable[[], bool],
+        may_coordinate: Callable[[], bool],
         clock: Clock,
         config: WorldConfig,
         root: str,
     ) -> None:
         self.config = config
-        self._has_coordination = has_coordination
+        self._has_coordination, self._may_coordinate = has_coordination, may_coordinate
         self._files, self._open_coordination, self._clock = files, coordination, clock
         self._coordination: Coordination | None = None
         self._opening = threading.Lock()
@@ -90,6 +96,7 @@ class World:
         self._catalog = Catalog(files)
         self._root = root
         self._caches_here: Caches | None = None
+        self._layers_here: WorldLayers | None = None
 
     # ---- streams
 
@@ -147,15 +154,27 @@ class World:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
         producer_config = decode(ProducerConfig, settings, base=self.config.producer)
         logs: dict[int, ShardLog] = {}
+        shadow: Shadow | None = None
+        if config.cached:
+            _, incarnation = self._incarnation(stream)
+            shadow = Shadow(lambda: self._layers.serve(), incarnation, stream, self._clock, config.chunk_bytes)
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
-                    self._files, self._clock, stream, shard, config, lambda shard: self._trim(stream, shard)
+                    self._files,
+                    self._clock,
+                    stream,
+                    shard,
+                    config,
+                    lambda shard: self._trim(stream, shard),
+                    shadow.appended if shadow else lambda appended: None,
                 )
-            return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max)
+            return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():
                 log.close()
+            if shadow is not None:
+                shadow.close()
             raise
 
     def consumer(
@@ -182,10 +201,11 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
+        board = Board(self._find_layers, self._clock)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
-                found = self._tails(stream, start, shards, checkpoint, config.mapped)
+                found = self._tails(stream, start, shards, checkpoint, config.mapped, board)
                 tails += found
                 if checkpoint is not None:
                     positions = {tail.shard: tail.position for tail in found}
@@ -195,7 +215,7 @@ class World:
                 tail.close()
             raise
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
-        return Consumer(tails, config, self._clock, follow=follow, commit=commit)
+        return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board)
 
     # ---- caches
 
@@ -297,6 +317,22 @@ class World:
                 self._caches_here = Caches(self._root, lambda: self._store, self.config, self._clock)
             return self._caches_here
 
+    @property
+    def _layers(self) -> "WorldLayers":
+        from .layers import WorldLayers
+
+        with self._opening:
+            self._check_open()
+            if self._layers_here is None:
+                self._layers_here = WorldLayers(lambda: self._caches, self._root, self._clock)
+            return self._layers_here
+
+    def _find_layers(self) -> Layers | None:
+        """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
+        if self._layers_here is not None and self._layers_here.found is not None:
+            return self._layers_here.found
+        return self._layers.find() if self._may_coordinate() else None
+
     def _tails(
         self,
         stream: str,
@@ -304,8 +340,10 @@ class World:
         shards: Sequence[int] | None,
         checkpoint: str | None,
         mapped: bool,
+        board: Board,
     ) -> list[ShardTail]:
-        count = self.stream_config(stream).shards
+        stream_config, (_, incarnation) = self.stream_config(stream), self._incarnation(stream)
+        count = stream_config.shards
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
         wanted = range(count) if shards is None else sorted(set(shards))
@@ -316,7 +354,8 @@ class World:
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped))
+                wrap = board.follow(stream, shard, incarnation) if stream_config.cached and not mapped else None
+                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, wrap=wrap))
         except BaseException:
             for tail in tails:
                 tail.close()

@@ -1,24 +1,30 @@
 """Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, retention."""
 
 from .batch import Batch, arrow_schema
+from .board import Board
 from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
+from .layers import Layers
 from .producer import Producer
 from .retention import Collected, collect
+from .shadow import Shadow
 from .shard_log import ShardLog
 from .tail import ShardTail, Start
 from .verifier import Checked, Finding, verify_shard
 
 __all__ = [
     "Batch",
+    "Board",
     "Catalog",
     "Checked",
     "Checkpoints",
     "Collected",
     "Consumer",
     "Finding",
+    "Layers",
     "Producer",
+    "Shadow",
     "ShardLog",
     "ShardStatus",
     "ShardTail",

@@ -13,13 +13,16 @@ from types import TracebackType
 from typing import Self
 
 from ..config import ConsumerConfig
-from ..env import Clock
+from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, Corrupt
+from ..native.hints import Waiter
 from .batch import Batch
+from .board import Board
 from .rate import RateLimit
 from .tail import ShardTail, Start
 
 Place = tuple[str, int]  # (stream, shard)
+_NET_S = 10.0  # a hint may be lost with the memory it lies in: then look all the same
 
 
 class Consumer:
@@ -36,7 +39,11 @@ class Consumer:
         *,
         follow: bool = True,
         commit: Callable[[Mapping[Place, int]], None] | None = None,
+        board: Board | None = None,
     ) -> None:
+        """`board`: what the lengths cache says, for tails that read through the cache."""
+        self._board = board
+        self._waiter: Waiter | None = None
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
         self._commit = commit
@@ -64,7 +71,11 @@ class Consumer:
             if pause_s == 0.0:
                 if (batch := self._next()) is not None:
                     return batch
-                pause_s = self._config.poll_s
+                left_s = deadline_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    return None
+                self._wait_for_news(left_s)
+                continue
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return None
@@ -78,9 +89,18 @@ class Consumer:
             elif (batch := self._next()) is not None:
                 yield batch
             elif self._follow:
-                self._clock.wait(self._stop, self._config.poll_s)
+                self._wait_for_news(math.inf)
             else:
                 return
+
+    def _wait_for_news(self, timeout_s: float) -> None:
+        """Until a hint says that there may be more; without hints, for a moment."""
+        if self._waiter is not None:
+            with suppress(OSError):  # this kernel has no such wait
+                self._waiter.wait(min(_NET_S, timeout_s))
+                return
+            self._waiter = None
+        self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
@@ -127,6 +147,12 @@ class Consumer:
         return self._kept is not None
 
     def _read(self) -> Batch | None:
+        if self._board is not None:
+            if self._waiter is None and isinstance(self._clock, SystemClock):
+                self._waiter = self._board.waiter()
+            if self._waiter is not None:
+                self._waiter.look()  # before the shards: what comes meanwhile ends the next wait
+            self._board.begin_round()
         for _ in range(len(self._turns)):
             place = self._turns[0]
             self._turns.rotate(-1)
@@ -183,6 +209,8 @@ class Consumer:
     def close(self) -> None:
         """Stops an iteration that waits in another thread, too. Safe in a signal handler: it never waits."""
         self._stop.set()
+        if (waiter := self._waiter) is not None:
+            waiter.stop()
         if self._reading.acquire(blocking=False):  # else whoever reads closes the files when it is done
             try:
                 for tail in self._tails.values():

@@ -7,6 +7,7 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 import struct
 from dataclasses import dataclass, replace
 
+from ..model.message_file import Track
 from ..native import crc32c
 from .segments import Segment
 
@@ -28,6 +29,15 @@ class SegmentLengths:
     index_cached: int = 0
     data_durable: int = 0
     index_durable: int = 0
+
+    def chunk_bytes(self, track: Track) -> int:
+        return self.data_chunk_bytes if track == "data" else self.index_chunk_bytes
+
+    def cached(self, track: Track) -> int:
+        return self.data_cached if track == "data" else self.index_cached
+
+    def durable(self, track: Track) -> int:
+        return self.data_durable if track == "data" else self.index_durable
 
 
 @dataclass(frozen=True, slots=True)

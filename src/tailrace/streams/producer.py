@@ -19,6 +19,7 @@ from ..env import Clock, SystemClock
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
 from ..native import Packed, Packer
 from .columns import Columns
+from .shadow import Shadow
 from .shard_log import ShardLog
 
 if TYPE_CHECKING:
@@ -42,8 +43,11 @@ class Producer:
         config: ProducerConfig,
         clock: Clock,
         message_bytes_max: int,
+        shadow: Shadow | None = None,
     ) -> None:
+        """`shadow`: what brings flushed messages to the cache; closed with the producer."""
         self.stream = stream
+        self._shadow = shadow
         self.flushed_count = 0  # messages of this producer that are durable
         self._logs, self._config, self._clock = logs, config, clock
         self._now: Callable[[], int] | None = None if isinstance(clock, SystemClock) else clock.time_us
@@ -150,6 +154,8 @@ class Producer:
             self._thread.join()
         if self._pool is not None:
             self._pool.shutdown()
+        if self._shadow is not None:
+            self._shadow.close()
         sealing = [_attempt(log.close) for log in self._logs.values()]
         dropped = self._packer.pending_count + sum(packed.count for packed in self._unflushed.values())
         if problem is not None and dropped:

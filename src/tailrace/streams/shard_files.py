@@ -1,14 +1,20 @@
-"""Reading the files of one shard: a segment's index and data through the durable layer, and where a shard ends."""
+"""Reading the files of one shard: a segment's index and data, and where a shard ends."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from ..errors import Corrupt, FileMissing, FileProblem
-from ..files import FileLength, Files, View
-from ..native import ENTRY_BYTES, Block, Records, entry_at
+from ..files import FileLength, Files
+from ..model.message_file import Track as TrackName
+from ..native import ENTRY_BYTES, Records, entry_at
 from .segments import HEADER_BYTES, IndexHeader, Segment, entries_in, entry_offset, segments_of
+from .tracks import DurableTrack, Track
+
+#: Puts the cache before a durable file.
+Wrap = Callable[[DurableTrack, Segment, TrackName], Track]
 
 _TRIES = 100
 _TAIL_ENTRIES, _TAIL_BYTES = 65536, 8 << 20  # how much is checked at a time when a tail may be torn
@@ -21,16 +27,20 @@ def shard_folder(stream: str, shard: int) -> str:
 class SegmentView:
     """One segment opened for reading. Numbers of entries count from 0 in this segment."""
 
-    def __init__(self, files: Files, folder: str, segment: Segment, *, mapped: bool = False) -> None:
-        self.segment, self._mapped = segment, mapped
+    def __init__(
+        self, files: Files, folder: str, segment: Segment, *, mapped: bool = False, wrap: Wrap | None = None
+    ) -> None:
+        self.segment = segment
         self.index_path = f"{folder}/{segment.index_name}"
         self.data_path = f"{folder}/{segment.data_name}"
-        self._index: View = files.view(self.index_path)
+        index = DurableTrack(files.view(self.index_path))
         try:
-            self._data: View = files.view(self.data_path)
+            data = DurableTrack(files.view(self.data_path), mapped=mapped)
         except BaseException:
-            self._index.close()
+            index.close()
             raise
+        self._index: Track = index if wrap is None else wrap(index, segment, "index")
+        self._data: Track = data if wrap is None else wrap(data, segment, "data")
 
     def close(self) -> None:
         self._index.close()
@@ -52,10 +62,9 @@ class SegmentView:
         return self._data.length()
 
     def header(self) -> IndexHeader:
-        raw = bytearray(HEADER_BYTES)
-        count = self._index.read_into(0, memoryview(raw))
+        raw = bytes(self._index.read(0, HEADER_BYTES))
         try:
-            header = IndexHeader.decode(bytes(raw[:count]))
+            header = IndexHeader.decode(raw)
             if (header.created_us, header.base_position) != (self.segment.created_us, self.segment.data_base):
                 raise ValueError("says in its header that it belongs to another name")
         except ValueError as wrong:
@@ -76,9 +85,8 @@ class SegmentView:
 
     def entries(self, first: int, count: int) -> memoryview:
         """Entries first … first+count, fewer if the file does not have them yet."""
-        block = memoryview(Block(count * ENTRY_BYTES))
-        got = self._index.read_into(entry_offset(first), block)
-        return block[: got - got % ENTRY_BYTES]
+        found = self._index.read(entry_offset(first), count * ENTRY_BYTES)
+        return found[: len(found) - len(found) % ENTRY_BYTES]
 
     def entry(self, number: int) -> tuple[int, int]:
         """(end, time_us) of one entry."""
@@ -106,10 +114,7 @@ class SegmentView:
 
     def data(self, start: int, end: int) -> memoryview:
         """The bytes between two positions, fewer if the file does not have them yet."""
-        if self._mapped and (window := self._data.mapped(start - self.segment.data_base, end - start)) is not None:
-            return window
-        block = memoryview(Block(end - start))
-        return block[: self._data.read_into(start - self.segment.data_base, block)]
+        return self._data.read(start - self.segment.data_base, end - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ..errors import FileProblem, TailraceError
 from ..files import Appender, Claim, Files
 from ..native import Packed
 from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
+from .shadow import Appended
 from .shard_files import find_end, shard_folder
 
 
@@ -27,11 +28,13 @@ class ShardLog:
         shard: int,
         config: StreamConfig,
         on_roll: Callable[[int], object] = lambda shard: None,
+        on_append: Callable[[Appended], object] = lambda appended: None,
     ) -> None:
-        """`on_roll` is called with the shard when a new segment has begun: the moment to collect old ones."""
+        """`on_roll` is called with the shard when a new segment has begun: the moment to collect old ones. `on_append`
+        is told what has become durable."""
         self.stream, self.shard = stream, shard
         self._files, self._clock, self._config = files, clock, config
-        self._on_roll = on_roll
+        self._on_roll, self._on_append = on_roll, on_append
         self._folder = shard_folder(stream, shard)
         self._claim: Claim = files.claim(self._folder)
         self._unsettled = list(self._claim.revoked)  # files that nobody appends to any more, but whose fences stand
@@ -66,6 +69,17 @@ class ShardLog:
         self._number += packed.count
         self.time_us = packed.last_time_us
         self._index_base = self._open.segment.index_base_after(self._open.entries)
+        open_ = self._open
+        self._on_append(
+            Appended(
+                self.shard,
+                open_.segment,
+                open_.header,
+                packed,
+                packed.end - open_.segment.data_base,
+                entry_offset(open_.entries),
+            )
+        )
 
     def close(self) -> None:
         """Seal what is open and let the shard go."""
@@ -121,8 +135,8 @@ class ShardLog:
 
 
 class _OpenSegment:
-    def __init__(self, segment: Segment, data: Appender, index: Appender) -> None:
-        self.segment, self._data, self._index = segment, data, index
+    def __init__(self, segment: Segment, header: bytes, data: Appender, index: Appender) -> None:
+        self.segment, self.header, self._data, self._index = segment, header, data, index
         self.entries = 0
         self.broken = False
 
@@ -138,7 +152,7 @@ class _OpenSegment:
             index.append(0, [header.encode()])
             index.sync()
             undo.pop_all()
-        return cls(segment, data, index)
+        return cls(segment, header.encode(), data, index)
 
     def append(self, packed: Packed) -> None:
         start = packed.start - self.segment.data_base

@@ -18,7 +18,7 @@ from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
 from .batch import Batch
 from .segments import Segment, entries_in, entry_offset, segments_of
-from .shard_files import SegmentView, find_end, shard_folder, whole_entries
+from .shard_files import SegmentView, Wrap, find_end, shard_folder, whole_entries
 
 Start = Literal["earliest", "latest"] | datetime | int
 
@@ -30,9 +30,18 @@ _RELIST_S = 1.0  # a safety net: look for a new segment now and then even though
 
 class ShardTail:
     def __init__(
-        self, files: Files, clock: Clock, stream: str, shard: int, start: Start, *, mapped: bool = False
+        self,
+        files: Files,
+        clock: Clock,
+        stream: str,
+        shard: int,
+        start: Start,
+        *,
+        mapped: bool = False,
+        wrap: Wrap | None = None,
     ) -> None:
-        self.stream, self.shard, self._mapped = stream, shard, mapped
+        """`wrap`: read through the cache. Looking for a place by time, or for the end, is left to the files."""
+        self.stream, self.shard, self._mapped, self._wrap = stream, shard, mapped, wrap
         self._files, self._clock = files, clock
         self._folder = shard_folder(stream, shard)
         self._segments: list[Segment] = []
@@ -251,7 +260,7 @@ class ShardTail:
     def _enter(self, segment: Segment) -> bool:
         """Open a segment at its first entry; False while it is not whole yet."""
         try:
-            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped)
+            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped, wrap=self._wrap)
         except FileMissing:
             self._list()  # retention was faster; the next look tells what is left
             return False

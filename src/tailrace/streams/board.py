@@ -1,0 +1,88 @@
+"""What the lengths cache says of all shards that one consumer follows: one bulk read tells of all of them (A26)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ..env import Clock
+from ..errors import TailraceError
+from ..model.message_file import Track as TrackName
+from ..native.hints import Waiter
+from .chunks import file_key
+from .layers import Layers, hint_slot, lengths_key
+from .lengths import SegmentLengths, ShardLengths
+from .segments import Segment
+from .shard_files import Wrap
+from .tracks import DurableTrack, LayeredTrack, Track
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Told:
+    raw: bytes | None = None
+    lengths: ShardLengths | None = None
+    changed_s: float = 0.0  # when it said something new
+
+
+class Board:
+    """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time."""
+
+    def __init__(self, layers: Callable[[], Layers | None], clock: Clock) -> None:
+        self._layers, self._clock = layers, clock
+        self._places: dict[Place, str] = {}
+        self._keys: list[bytes] = []
+        self._told: list[_Told] = []
+        self._stale = True
+
+    def follow(self, stream: str, shard: int, incarnation: str) -> Wrap:
+        """What puts the cache before the files of this shard."""
+        self._places[stream, shard] = incarnation
+        self._keys.append(lengths_key(incarnation, shard))
+        self._told.append(_Told())
+        number = len(self._told) - 1
+
+        def wrap(durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
+            file = segment.data_name if name == "data" else segment.index_name
+            key = file_key(incarnation, shard, file)
+            return LayeredTrack(
+                durable, name, key, self._layers, partial(self._of, number), partial(_of_segment, segment), self._clock
+            )
+
+        return wrap
+
+    def begin_round(self) -> None:
+        """Whatever is asked next is to be looked up again."""
+        self._stale = True
+
+    def _of(self, number: int) -> tuple[ShardLengths | None, float]:
+        if self._stale:
+            self._look()
+        told = self._told[number]
+        return told.lengths, self._clock.monotonic_s() - told.changed_s
+
+    def _look(self) -> None:
+        self._stale = False
+        layers, now_s = self._layers(), self._clock.monotonic_s()
+        try:
+            found = layers.lengths.get_many(self._keys) if layers else [None] * len(self._keys)
+        except TailraceError:  # the files tell, too
+            found = [None] * len(self._keys)
+        for told, raw in zip(self._told, found, strict=True):
+            if raw != told.raw:
+                told.raw, told.changed_s = raw, now_s
+                told.lengths = None if raw is None else ShardLengths.decode(raw)
+
+    def waiter(self) -> Waiter | None:
+        """What to sleep on until one of the streams has news; None: there is no such thing here, look now and then."""
+        layers = self._layers()
+        if layers is None or layers.hints is None:
+            return None
+        try:
+            return Waiter(layers.hints, {hint_slot(incarnation) for incarnation in self._places.values()})
+        except ValueError:  # more streams than a process can sleep on
+            return None
+
+
+def _of_segment(segment: Segment, told: ShardLengths) -> SegmentLengths | None:
+    return told.of(segment)

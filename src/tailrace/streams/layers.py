@@ -1,0 +1,62 @@
+"""The two storage layers of a stream: durable files, and a cache beside them that holds only what is hot (A8).
+
+The files are the truth, and everything here works without the cache. What a layer is asked for is small enough to be a
+protocol: `Cache` of the cache room is one, and so is whatever a test needs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Literal, Protocol
+
+from typing_extensions import Buffer
+
+from ..native.hints import SLOTS, Hints
+
+Source = Literal["relaxed", "consistent", "durable"]
+
+
+class ChunkCache(Protocol):
+    """The data cache: chunks by key."""
+
+    def get_parts(
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        only: list[int] | None = None,
+    ) -> list[int]: ...
+
+    def set_many(self, items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> object: ...
+
+
+class LengthCache(Protocol):
+    """The metadata cache: how far each shard goes."""
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
+
+    def set_many(self, items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> object: ...
+
+
+@dataclass(slots=True)
+class Layers:
+    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes."""
+
+    data: ChunkCache
+    lengths: LengthCache
+    hints: Hints | None
+    bytes_from: Counter[Source] = field(default_factory=Counter)
+
+
+def lengths_key(incarnation: str, shard: int) -> bytes:
+    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
+
+
+def hint_slot(incarnation: str) -> int:
+    """Streams may share one: then some wake up for nothing."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS

@@ -1,0 +1,173 @@
+"""The producing end of the cache: what was flushed is written to the data cache in bulk, then the lengths are told.
+
+A thread of its own does it, so that a cache that is slow or away costs the producer nothing. Nothing is lost by it
+either: consumers find in the files what they miss. After an outage the cache goes on where the file stands (A42).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ..env import Clock
+from ..errors import TailraceError
+from ..native import Packed
+from .chunks import ChunkedFile, chunk_size_for, file_key
+from .layers import Layers, hint_slot, lengths_key
+from .lengths import SegmentLengths, ShardLengths
+from .segments import Segment
+
+BEAT_S = 1.0  # how often the lengths are told even though nothing changed: whoever produces is alive
+_RETRY_S = 1.0  # before a cache that could not be opened is tried again
+_WAITING_BYTES_MAX = 64 << 20  # more than this, and the cache is too slow to be of use: skip it
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Messages that have just become durable, and how long their segment's files are with them."""
+
+    shard: int
+    segment: Segment
+    header: bytes  # of the segment's index
+    packed: Packed
+    data_length: int
+    index_length: int
+
+
+class _Files:
+    """The two files of a shard's newest segment."""
+
+    def __init__(self, incarnation: str, first: Appended, chunk_bytes: int | None) -> None:
+        shard, segment, packed = first.shard, first.segment, first.packed
+        data_chunk = chunk_bytes or chunk_size_for(len(packed.data))
+        index_chunk = chunk_bytes or chunk_size_for(len(packed.entries))
+        self.data = ChunkedFile(file_key(incarnation, shard, segment.data_name), data_chunk)
+        self.index = ChunkedFile(file_key(incarnation, shard, segment.index_name), index_chunk)
+        self.header = first.header
+        self.lengths = SegmentLengths(segment, data_chunk, index_chunk)
+        self.torn = False
+
+    def append(self, one: Appended) -> Iterable[tuple[bytes, bytes]]:
+        """The chunks it makes. None any more once a part was missed: whatever follows would lie at a wrong place."""
+        data, entries = memoryview(one.packed.data).cast("B"), memoryview(one.packed.entries).cast("B")
+        first = not self.index.length
+        index_before = one.index_length - len(entries) - (len(self.header) if first else 0)
+        self.torn |= self.data.length != one.data_length - len(data) or self.index.length != index_before
+        self.lengths = replace(self.lengths, data_durable=one.data_length, index_durable=one.index_length)
+        if self.torn:
+            return
+        if first:
+            yield from self.index.append(memoryview(self.header))
+        yield from self.data.append(data)
+        yield from self.index.append(entries)
+
+    def written(self) -> None:
+        """All chunks so far are in the cache, or were skipped for good: then consumers find the gap in the files."""
+        if not self.torn:
+            self.lengths = replace(self.lengths, data_cached=self.data.length, index_cached=self.index.length)
+
+
+class Shadow:
+    """Of one producer, for all its shards. `layers` opens the cache, in the shadow's own thread."""
+
+    def __init__(
+        self,
+        layers: Callable[[], Layers | None],
+        incarnation: str,
+        stream: str,
+        clock: Clock,
+        chunk_bytes: int | None = None,
+    ) -> None:
+        self._open, self._incarnation, self._clock, self._chunk_bytes = layers, incarnation, clock, chunk_bytes
+        self._layers: Layers | None = None
+        self._opened_s = -_RETRY_S
+        self._slot = hint_slot(incarnation)
+        self._waiting: deque[Appended] = deque()
+        self._waiting_bytes = 0
+        self._changing = threading.Condition()
+        self._closing = False
+        self._files: dict[int, _Files] = {}
+        self._told: dict[int, ShardLengths] = {}
+        self.skipped_bytes = 0  # that never came to the cache
+        self._thread = threading.Thread(target=self._run, name=f"tailrace shadow {stream}", daemon=True)
+        self._thread.start()
+
+    def appended(self, one: Appended) -> None:
+        """Called by whoever flushes, of each shard in order."""
+        with self._changing:
+            self._waiting.append(one)
+            self._waiting_bytes += len(one.packed.data) + len(one.packed.entries)
+            self._changing.notify()
+
+    def close(self) -> None:
+        """Write what still waits, and end."""
+        with self._changing:
+            self._closing = True
+            self._changing.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changing:
+                if not self._waiting and not self._closing:
+                    self._changing.wait(BEAT_S)
+                taken, self._waiting = list(self._waiting), deque()
+                skip = self._waiting_bytes > _WAITING_BYTES_MAX
+                self._waiting_bytes = 0
+                closing = self._closing
+            if closing and (not taken or self._layers is None):
+                return
+            layers = self._reach()
+            if taken:
+                self._write(layers, taken, skip=skip)
+            else:
+                self._tell(layers, self._told)
+
+    def _reach(self) -> Layers | None:
+        if self._layers is None and self._clock.monotonic_s() >= self._opened_s + _RETRY_S:
+            self._opened_s = self._clock.monotonic_s()
+            with suppress(TailraceError):  # without a cache consumers read the files
+                self._layers = self._open()
+        return self._layers
+
+    def _write(self, layers: Layers | None, taken: Iterable[Appended], *, skip: bool) -> None:
+        chunks: dict[bytes, bytes] = {}
+        touched: set[int] = set()
+        for one in taken:
+            files = self._files.get(one.shard)
+            if files is None or files.lengths.segment != one.segment:
+                if files is not None:
+                    files.written()
+                    self._told[one.shard] = self._told[one.shard].with_newest(files.lengths)
+                files = self._files[one.shard] = _Files(self._incarnation, one, self._chunk_bytes)
+                self._told[one.shard] = self._told.get(one.shard, ShardLengths()).begin(files.lengths)
+            chunks.update(files.append(one))
+            touched.add(one.shard)
+        cached = layers is not None and not skip and self._set(layers, chunks)
+        if not cached:
+            self.skipped_bytes += sum(map(len, chunks.values()))
+        for shard in touched:
+            if cached:
+                self._files[shard].written()
+            self._told[shard] = self._told[shard].with_newest(self._files[shard].lengths)
+        self._tell(layers, {shard: self._told[shard] for shard in touched})
+        if layers is not None and layers.hints is not None:
+            layers.hints.raise_(self._slot)
+
+    def _set(self, layers: Layers, chunks: dict[bytes, bytes]) -> bool:
+        try:
+            layers.data.set_many(chunks)
+        except TailraceError:  # some may be there, and all of them are right; but the length must not go over them
+            return False
+        return True
+
+    def _tell(self, layers: Layers | None, told: dict[int, ShardLengths]) -> None:
+        beat_us = self._clock.time_us()
+        entries = {
+            lengths_key(self._incarnation, shard): replace(lengths, beat_us=beat_us).encode()
+            for shard, lengths in told.items()
+        }
+        if entries and layers is not None:
+            with suppress(TailraceError):  # consumers ask the files when they hear nothing
+                layers.lengths.set_many(entries)

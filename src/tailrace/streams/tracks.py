@@ -1,0 +1,156 @@
+"""One file of a segment, as a consumer reads it: from the durable layer alone, or from both layers.
+
+From both: the cache first, relaxed; then the cache again, by quorum, for chunks that are shorter than they should be;
+then one read of the durable file over all that is still missing (A27, A28). Whether there is more, the lengths cache
+says; the file itself is asked when that is silent, or when the cache is too far behind it (A37, A38).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..env import Clock
+from ..files import FileLength, View
+from ..model.message_file import Track as TrackName
+from ..native import Block
+from .chunks import Part, short_ones
+from .delayed import DelayedReads
+from .layers import Layers
+from .lengths import SegmentLengths, ShardLengths
+
+DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
+SILENT_S = 3.0  # without a word from the producer, the file itself is asked
+_ASK_S = 0.05  # how often, at most, while the lengths cache does not help
+_NEAR_BYTES = 4 << 20  # so close to the head a consumer tries the cache again
+
+
+class Track(Protocol):
+    """One file of a segment."""
+
+    def length(self) -> FileLength: ...
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """These bytes; fewer if the file does not have them yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DurableTrack:
+    """`mapped`: in place, where the file system can."""
+
+    def __init__(self, view: View, *, mapped: bool = False) -> None:
+        self._view, self._mapped = view, mapped
+
+    def length(self) -> FileLength:
+        return self._view.length()
+
+    def read(self, offset: int, size: int) -> memoryview:
+        if self._mapped and (window := self._view.mapped(offset, size)) is not None:
+            return window
+        block = memoryview(Block(size))
+        return block[: self._view.read_into(offset, block)]
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        return self._view.read_into(offset, buffer)
+
+    def close(self) -> None:
+        self._view.close()
+
+
+class LayeredTrack:
+    """`told`: what the lengths cache says of the shard now, and since when it has said nothing new, in seconds."""
+
+    def __init__(
+        self,
+        durable: DurableTrack,
+        name: TrackName,
+        key: bytes,
+        layers: Callable[[], Layers | None],
+        told: Callable[[], tuple[ShardLengths | None, float]],
+        chosen: Callable[[ShardLengths], SegmentLengths | None],
+        clock: Clock,
+    ) -> None:
+        self._durable, self._name, self._key, self._clock = durable, name, key, clock
+        self._layers, self._told, self._chosen = layers, told, chosen
+        self._delayed = DelayedReads(DELAY_S)
+        self._chunk_bytes = 0  # not known yet
+        self._cached = 0  # how far the cache goes, as far as is known
+        self._late = False  # what is read now has left the cache
+        self._asked: tuple[float, FileLength] | None = None
+
+    def close(self) -> None:
+        self._durable.close()
+
+    # ---- how far it goes
+
+    def length(self) -> FileLength:
+        told, silent_s = self._told()
+        mine = None if told is None else self._chosen(told)
+        if mine is None or told is None:
+            return self._ask(_ASK_S)
+        self._learn(mine)
+        if told.newest is not mine:  # it has a successor: nobody appends to it any more
+            return FileLength(mine.durable(self._name), mine.durable(self._name), appending=False)
+        if silent_s > SILENT_S:
+            return self._ask(DELAY_S)
+        cached, durable = mine.cached(self._name), mine.durable(self._name)
+        readable = durable if self._delayed.is_due(cached, durable, self._clock.monotonic_s()) else cached
+        return FileLength(readable, readable, appending=True)
+
+    def _learn(self, mine: SegmentLengths) -> None:
+        self._chunk_bytes, self._cached = mine.chunk_bytes(self._name), mine.cached(self._name)
+
+    def _ask(self, pause_s: float) -> FileLength:
+        """The file itself, but not all the time: thousands may be asking."""
+        now_s = self._clock.monotonic_s()
+        if self._asked is None or now_s >= self._asked[0] + pause_s:
+            self._asked = now_s, self._durable.length()
+        return self._asked[1]
+
+    # ---- its bytes
+
+    def read(self, offset: int, size: int) -> memoryview:
+        layers = self._layers()
+        if layers is None or not size:
+            return self._durable.read(offset, size)
+        if not self._chunk_bytes or self._late:
+            told, _ = self._told()
+            if told is not None and (mine := self._chosen(told)) is not None:
+                self._learn(mine)
+        far = self._late and offset + size + _NEAR_BYTES < self._cached
+        if not self._chunk_bytes or far:
+            window = self._durable.read(offset, size)
+            layers.bytes_from["durable"] += len(window)
+            return window
+        return self._gather(layers, offset, size)
+
+    def _gather(self, layers: Layers, offset: int, size: int) -> memoryview:
+        stride = self._chunk_bytes
+        part = Part.of(offset, size, stride)
+        block = memoryview(Block(part.count * stride))
+        wanted = part.wanted(size, stride)
+        got = layers.data.get_parts(self._key, part.first, part.count, block, stride, relaxed=True)
+        missing = short_ones(got, wanted)
+        found = size - sum(wanted[number] - max(got[number], 0) for number in missing)
+        layers.bytes_from["relaxed"] += max(found, 0)
+        if missing and any(got[number] >= 0 for number in missing):
+            # A replica that was asked alone may be behind: the others are asked, too.
+            again = layers.data.get_parts(self._key, part.first, part.count, block, stride, only=missing)
+            still = [number for number in missing if again[number] < wanted[number]]
+            layers.bytes_from["consistent"] += sum(wanted[number] for number in missing if number not in still)
+            missing = still
+        self._late = len(missing) == part.count
+        end = part.skip + size
+        if missing:
+            end = self._mend(layers, part, missing, block, offset, size)
+        return block[part.skip : end]
+
+    def _mend(self, layers: Layers, part: Part, missing: list[int], block: memoryview, offset: int, size: int) -> int:
+        """One read of the durable file over everything that is missing. How far the block is good."""
+        stride, base = self._chunk_bytes, part.first * self._chunk_bytes
+        start = max(base + missing[0] * stride, offset)
+        stop = min(base + (missing[-1] + 1) * stride, offset + size)
+        window = self._durable.read(start, stop - start)
+        layers.bytes_from["durable"] += len(window)
+        block[start - base : start - base + len(window)] = window
+        return part.skip + size if len(window) == stop - start else start - base + len(window)
