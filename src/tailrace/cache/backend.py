@@ -260,9 +260,8 @@ class Backend:
     def _tend(self) -> None:
         """What is done to its memory. Apart from staying entered, since a repair waits for others: one that hangs must
         not cost those who ask it their leases."""
-        repair_at_s = self._clock.monotonic_s() + (
-            self.config.repair_s if self.whole else 0
-        )  # a first one lacks nothing
+        first_s = self.config.repair_s if self.whole else 0.0  # one that was never there before lacks nothing
+        repair_at_s = self._clock.monotonic_s() + first_s
         while not self._stopping.is_set():
             self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
             if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
