@@ -5,6 +5,7 @@ of waiting. Nothing is ever repeated behind the caller's back: an error says whe
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
@@ -12,7 +13,7 @@ from typing import Any, Self
 import grpc
 
 from ..config import TlsConfig
-from ..errors import Closed, PeerFailed, WireRefused
+from ..errors import Closed, DeadlineExceeded, PeerFailed, WireRefused
 from . import credentials, options
 from .addresses import Tcp, parse
 from .frames import Frame
@@ -32,6 +33,27 @@ from .methods import ATTACH, DIGEST, FETCH, LIST, LOOKUP, METHODS, MUTATE, STATS
 from .problems import problem_of
 
 _FRAME_HEAD_BYTES = 24
+_OVERTIME_S = 0.5  # after which a deadline that has not come never will
+
+
+class _Reply(Future[MutateReply]):
+    """A deadline of gRPC's own has been seen not to come: at a peer that stood still with several calls on their way to
+    it. So whoever waits looks at the clock, too."""
+
+    def __init__(self, address: str, limit_s: float) -> None:
+        super().__init__()
+        self._address, self._limit_s, self._end_s = address, limit_s, time.monotonic() + limit_s + _OVERTIME_S
+
+    def result(self, timeout: float | None = None) -> MutateReply:
+        if timeout is not None:
+            return super().result(timeout)
+        try:
+            return super().result(max(self._end_s - time.monotonic(), 0.0))
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{MUTATE.name} at {self._address}: no answer within {self._limit_s:g} s; "
+                "it may still be at it; ask what happened before repeating a change"
+            ) from None
 
 
 class BackendPeer:
@@ -94,9 +116,9 @@ class BackendPeer:
 
         Problems of sending are the future's as well. One call alone is faster by mutate().
         """
-        future: Future[MutateReply] = Future()
-        future.set_running_or_notify_cancel()
         limit_s = self._deadline_s if deadline_s is None else deadline_s
+        future = _Reply(self._address, limit_s)
+        future.set_running_or_notify_cancel()
 
         def settle(call: Any) -> None:
             try:
