@@ -293,6 +293,8 @@ def _by_name(kind: type[T], word: str, tables: Any, base: T | None) -> dict[str,
 
 def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
     if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
         hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if dataclasses.is_dataclass(hint):
         if isinstance(value, typing.cast(type[Any], hint)):

@@ -220,20 +220,21 @@ class Cache:
 
     # ---- mutating
 
-    def set(self, key: bytes, value: bytes, *, ttl_s: float | None = None, deadline_s: float | None = None) -> Version:
+    def set(self, key: bytes, value: Buffer, *, ttl_s: float | None = None, deadline_s: float | None = None) -> Version:
         """Set a key, for `ttl_s` seconds if that is given. The version it has then."""
         return self.set_many([(key, value)], ttl_s=ttl_s, deadline_s=deadline_s)[0]
 
     def set_many(
         self,
-        items: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]],
+        items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]],
         *,
         ttl_s: float | None = None,
         deadline_s: float | None = None,
     ) -> Sequence[Version]:
         """Set many keys in few calls; their versions. Keys are independent: what fails names its keys in the error."""
         pairs = items.items() if isinstance(items, Mapping) else items
-        keys, values = [], []
+        keys: list[bytes] = []
+        values: list[Buffer] = []
         for key, value in pairs:
             keys.append(key)
             values.append(value)
@@ -242,7 +243,7 @@ class Cache:
         return self._mutate(KIND_SET, keys, values, None, ttl_s, deadline_s)
 
     def _set_once(
-        self, keys: list[bytes], values: list[bytes], ttl_s: float | None, deadline_s: float | None
+        self, keys: list[bytes], values: list[Buffer], ttl_s: float | None, deadline_s: float | None
     ) -> Sequence[Version]:
         """A key's home decides who is first. But it may have started anew, and then another copy knows better."""
         there = {
@@ -268,7 +269,7 @@ class Cache:
     def cas(
         self,
         key: bytes,
-        value: bytes,
+        value: Buffer,
         expected: Version | None,
         *,
         ttl_s: float | None = None,
@@ -287,7 +288,7 @@ class Cache:
         self,
         kind: int,
         keys: list[bytes],
-        values: list[bytes] | None,
+        values: list[Buffer] | None,
         expected: list[tuple[int, int, int]] | None,
         ttl_s: float | None,
         deadline_s: float | None,
@@ -368,6 +369,7 @@ class Cache:
             config.backends,
             config.copies if copies is None else copies,
             first_copy,
+            self._ways.frame_bytes_max(),
         )
         return self._post.send(
             frames, len(batch.keys), deadline_at, config.copies - config.quorum if spare is None else spare
@@ -537,7 +539,7 @@ class _Batch:
     """Mutations of many keys: the first one's version; those of the others follow in its sequence."""
 
     keys: list[bytes]
-    values: list[bytes] | None
+    values: list[Buffer] | None
     first: Version
     expected: list[tuple[int, int, int]] | None
     expiry_s: int

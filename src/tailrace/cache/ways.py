@@ -5,6 +5,7 @@ were at some epoch; when the registry tells of a change the epoch moves on, and 
 A backend that is gone keeps its way as long as its memory can be read: it is asked last.
 """
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +24,8 @@ from .registry import BackendRecord, CacheRecord, Registry, Standing
 CONNECT_S = 0.2  # for a ticket and a connection: somebody may be waiting to read
 _RETRY_S = 0.2  # before a way that failed is tried again; doubled each time
 _RETRY_S_MAX = 5.0
-_FOLLOW_S = 1.0
+_FOLLOW_S = 0.2
+_FRAME_BYTES, _FRAME_BYTES_HERE = 64 << 10, 4 << 20
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Ways:
         self._shunned: dict[int, tuple[BackendRecord | None, float, float]] = {}
         self._epoch = 1
         self._closed = threading.Event()
+        self._used, self._look_at_s = threading.Event(), 0.0
         self._changes = registry.changes(self._standing.revision)
         self._follower = threading.Thread(target=self._follow, name=f"cache-{registry.name}", daemon=True)
         self._follower.start()
@@ -80,12 +83,14 @@ class Ways:
 
     @property
     def record(self) -> CacheRecord:
+        self._keep_up()
         return self._standing.record
 
     # ---- reading
 
     def take(self) -> Reading:
         """A native client for this thread, until it is given back."""
+        self._keep_up()
         try:
             reading = self._idle.pop()
         except IndexError:
@@ -180,6 +185,7 @@ class Ways:
         return self._registry.client_id()
 
     def alive(self) -> list[int]:
+        self._keep_up()
         return sorted(self._standing.backends)
 
     def instance(self, number: int) -> int:
@@ -197,6 +203,12 @@ class Ways:
         """The backend itself, if it lives in this process."""
         local, entered = self._local.get(number), self._standing.backends.get(number)
         return local if local is not None and entered is not None and local.instance == entered.instance else None
+
+    def frame_bytes_max(self) -> int:
+        """How much to send at once: to this process all there is, since every piece waits for the interpreter's lock;
+        to others so little that they work on one while the next one is on its way."""
+        here = all(self.local(number) is not None for number in range(self.record.config.backends))
+        return _FRAME_BYTES_HERE if here else _FRAME_BYTES
 
     def door(self, number: int) -> EngineDoor | None:
         """The engine to use for this backend, with a ticket for one connection; None: there is none, or none is
@@ -264,14 +276,22 @@ class Ways:
                 self._standing = standing
                 self._epoch += 1
 
+    def _keep_up(self) -> None:
+        """Somebody uses this: look at the registry if that was not done lately. Who is idle costs nobody anything."""
+        if self._clock.monotonic_s() >= self._look_at_s:
+            self._look_at_s = math.inf  # until it is done
+            self._used.set()
+
     def _follow(self) -> None:
         while not self._closed.is_set():
+            self._used.wait()
+            self._used.clear()
             try:
-                if self._changes.wait(_FOLLOW_S):
+                if self._changes.wait(0.0):
                     self.refresh()
             except TailraceError:
-                if self._clock.wait(self._closed, _RETRY_S):
-                    return
+                pass  # what was known stays known; the next one who asks makes us look again
+            self._look_at_s = self._clock.monotonic_s() + _FOLLOW_S
 
     def touches(self) -> dict[int, bytes]:
         """What was read since the last time, for each backend: 16 bytes a key."""
@@ -300,6 +320,7 @@ class Ways:
 
     def close(self) -> None:
         self._closed.set()
+        self._used.set()
         self._changes.close()
         if threading.current_thread() is not self._follower:
             self._follower.join()

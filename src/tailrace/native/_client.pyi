@@ -18,7 +18,7 @@ def replicas_of(key: bytes, backends: int, copies: int) -> list[int]: ...
 def pack(
     kind: int,
     keys: list[bytes],
-    values: list[bytes] | None,
+    values: list[Buffer] | None,
     version: _Version,
     expected: list[_Version] | None,
     expiry_s: int,

@@ -34,6 +34,9 @@ cdef extern from "cell.h" nogil:
     tr_key_hash tr_key_hash_of(tr_slice key)
     void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask)
 
+cdef extern from "Python.h":
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
+
 cdef extern from "cell_place.h" nogil:
     enum:
         TR_COPIES_MAX
@@ -676,14 +679,15 @@ def pack(int kind, list keys not None, list values, version, list expected, uint
     """Frames for the backends that have these keys: [(backend, frame, the keys' numbers)]; without the first copies, of
     which a key's home is one, if some are to be left out.
 
-    Key number i gets the version (clock, client, sequence + i). `values` is a list of bytes, or None to erase;
-    `expected` is a list of versions, for compare-and-set.
+    Key number i gets the version (clock, client, sequence + i). `values` is a list of bytes or of anything
+    whose bytes lie in one piece, or None to erase; `expected` is a list of versions, for compare-and-set.
     """
     cdef Py_ssize_t count = len(keys), i
     cdef tr_slice key
     cdef uint32_t backend
     cdef uint32_t *homes
-    cdef list packed = []
+    cdef tr_slice *contents
+    cdef list packed = [], kept = []
     if not 1 <= copies <= backends:
         raise ValueError(f"copies={copies} of {backends} backends; use 1 to {backends}")
     if values is not None and len(values) != count or expected is not None and len(expected) != count:
@@ -691,21 +695,41 @@ def pack(int kind, list keys not None, list values, version, list expected, uint
     if version[2] + count > 0xFFFFFFFF:
         raise ValueError(f"{count} keys do not fit behind sequence {version[2]}")
     homes = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
-    if homes == NULL:
-        raise MemoryError(f"no memory for {count} keys")
+    contents = <tr_slice *> calloc(count + 1, sizeof(tr_slice))
     try:
+        if homes == NULL or contents == NULL:
+            raise MemoryError(f"no memory for {count} keys")
         for i in range(count):
             one = <bytes?> keys[i]
             key.at, key.count = <const uint8_t *> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one)
-            if key.count > 0x7FFFFFFF or values is not None and len(<bytes?> values[i]) > 0x7FFFFFFF:
+            if values is not None:
+                contents[i] = _content_of(values[i], kept)
+            if key.count > 0x7FFFFFFF or contents[i].count > 0x7FFFFFFF:
                 raise ValueError(f"key {i} or its value has more bytes than any entry")
             homes[i] = tr_home_of(tr_key_hash_of(key), backends)
         for backend in range(backends):
-            _pack_for(packed, backend, kind, keys, values, version, expected, expiry_s, homes, backends, copies,
+            _pack_for(packed, backend, kind, keys, contents, version, expected, expiry_s, homes, backends, copies,
                       first_copy, frame_bytes_max)
         return packed
     finally:
         free(homes)
+        free(contents)
+
+
+cdef tr_slice _content_of(value, list kept) except *:
+    """Where a value's bytes lie. Whatever must live for that is kept."""
+    cdef tr_slice slice
+    cdef Py_buffer *room
+    if PyBytes_CheckExact(value):
+        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        return slice
+    view = memoryview(value)
+    kept.append(view)
+    room = PyMemoryView_GET_BUFFER(view)
+    if not view.c_contiguous:
+        raise ValueError("a value whose bytes do not lie in one piece; make bytes of it first")
+    slice.at, slice.count = <const uint8_t *> room.buf, room.len
+    return slice
 
 
 cdef inline bint _has(uint32_t home, uint32_t backend, uint32_t backends, uint32_t copies, uint32_t first_copy) noexcept:
@@ -713,11 +737,7 @@ cdef inline bint _has(uint32_t home, uint32_t backend, uint32_t backends, uint32
     return first_copy <= copy < copies
 
 
-cdef inline uint64_t _bytes_of(list keys, list values, Py_ssize_t i) noexcept:
-    return tr_mutation_bytes(PyBytes_GET_SIZE(keys[i]), 0 if values is None else PyBytes_GET_SIZE(values[i]))
-
-
-cdef _pack_for(list packed, uint32_t backend, int kind, list keys, list values, version, list expected,
+cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *contents, version, list expected,
                uint32_t expiry_s, uint32_t *homes, uint32_t backends, uint32_t copies, uint32_t first_copy,
                uint64_t frame_bytes_max):
     """This backend's keys in as many frames as they need."""
@@ -735,7 +755,7 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, list values, 
         size, taken, end, all_of_them = TR_FRAME_HEADER_BYTES, 0, i, True
         while end < count:
             if _has(homes[end], backend, backends, copies, first_copy):
-                more = _bytes_of(keys, values, end)
+                more = tr_mutation_bytes(PyBytes_GET_SIZE(keys[end]), contents[end].count)
                 if taken and (size + more > frame_bytes_max or taken == <uint64_t> TR_FRAME_COUNT_MAX):
                     break
                 size += more
@@ -754,12 +774,11 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, list values, 
         while i < end:
             if _has(homes[i], backend, backends, copies, first_copy):
                 header.key_bytes = <uint32_t> PyBytes_GET_SIZE(keys[i])
-                header.value_bytes = 0 if values is None else <uint32_t> PyBytes_GET_SIZE(values[i])
+                header.value_bytes = <uint32_t> contents[i].count
                 header.version.sequence = first_sequence + <uint32_t> i
                 if expected is not None:
                     header.expected.clock, header.expected.client, header.expected.sequence = expected[i]
-                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(keys[i]),
-                                       NULL if values is None else PyBytes_AS_STRING(values[i]))
+                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(keys[i]), contents[i].at)
                 if not all_of_them:
                     (<list> numbers).append(i)
             i += 1

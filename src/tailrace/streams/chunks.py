@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import Buffer
+
 #: A whole number of each fits a slab of the cache with its key and header, so that next to nothing is wasted.
 CHUNK_SIZES = (4096, 16320, 65472)
 KEY_BYTES = 16
@@ -35,22 +37,24 @@ class ChunkedFile:
         self.length = 0
         self._partial = b""
 
-    def append(self, content: memoryview) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every chunk that the content makes or makes longer."""
-        number = self.length // self.chunk_bytes
+    def append(self, content: memoryview) -> Iterator[tuple[bytes, Buffer]]:
+        """(key, value) of every chunk that the content makes or makes longer. Whole chunks are parts of the content."""
+        number, size = self.length // self.chunk_bytes, self.chunk_bytes
         self.length += len(content)
-        at = self.chunk_bytes - len(self._partial)
-        first = self._partial + bytes(content[:at])
-        while True:
-            yield chunk_key(self.key, number), first
-            if len(first) < self.chunk_bytes:
-                break
-            number += 1
-            first = bytes(content[at : at + self.chunk_bytes])
-            at += self.chunk_bytes
-            if not first:
-                break
-        self._partial = first
+        if self._partial:
+            missing = size - len(self._partial)
+            chunk = self._partial + content[:missing]
+            yield chunk_key(self.key, number), chunk
+            if len(chunk) < size:
+                self._partial = chunk
+                return
+            content, number = content[missing:], number + 1
+        whole = len(content) // size
+        for at in range(whole):
+            yield chunk_key(self.key, number + at), content[at * size : (at + 1) * size]
+        self._partial = bytes(content[whole * size :])
+        if self._partial:
+            yield chunk_key(self.key, number + whole), self._partial
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ either: consumers find in the files what they miss. After an outage the cache go
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+
+from typing_extensions import Buffer
 
 from ..env import Clock
 from ..errors import TailraceError
@@ -20,7 +22,7 @@ from .segments import Segment
 
 BEAT_S = 1.0  # how often the lengths are told even though nothing changed: whoever produces is alive
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
-_WAITING_BYTES_MAX = 64 << 20  # more than this, and the cache is too slow to be of use: skip it
+_BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class _Files:
         self.lengths = SegmentLengths(segment, data_chunk, index_chunk)
         self.torn = False
 
-    def append(self, one: Appended) -> Iterable[tuple[bytes, bytes]]:
+    def append(self, one: Appended) -> Iterable[tuple[bytes, Buffer]]:
         """The chunks it makes. None any more once a part was missed: whatever follows would lie at a wrong place."""
         data, entries = memoryview(one.packed.data).cast("B"), memoryview(one.packed.entries).cast("B")
         first = not self.index.length
@@ -84,7 +86,6 @@ class Shadow:
         self._opened_s = -_RETRY_S
         self._slot = hint_slot(incarnation)
         self._waiting: deque[Appended] = deque()
-        self._waiting_bytes = 0
         self._changing = threading.Condition()
         self._closing = False
         self._files: dict[int, _Files] = {}
@@ -97,7 +98,6 @@ class Shadow:
         """Called by whoever flushes, of each shard in order."""
         with self._changing:
             self._waiting.append(one)
-            self._waiting_bytes += len(one.packed.data) + len(one.packed.entries)
             self._changing.notify()
 
     def close(self) -> None:
@@ -113,14 +113,12 @@ class Shadow:
                 if not self._waiting and not self._closing:
                     self._changing.wait(BEAT_S)
                 taken, self._waiting = list(self._waiting), deque()
-                skip = self._waiting_bytes > _WAITING_BYTES_MAX
-                self._waiting_bytes = 0
                 closing = self._closing
             if closing and (not taken or self._layers is None):
                 return
             layers = self._reach()
             if taken:
-                self._write(layers, taken, skip=skip)
+                self._write(layers, taken)
             else:
                 self._tell(layers, self._told)
 
@@ -131,9 +129,10 @@ class Shadow:
                 self._layers = self._open()
         return self._layers
 
-    def _write(self, layers: Layers | None, taken: Iterable[Appended], *, skip: bool) -> None:
-        chunks: dict[bytes, bytes] = {}
+    def _write(self, layers: Layers | None, taken: Sequence[Appended]) -> None:
+        chunks: dict[bytes, Buffer] = {}
         touched: set[int] = set()
+        behind_bytes = sum(map(_size, taken))
         for one in taken:
             files = self._files.get(one.shard)
             if files is None or files.lengths.segment != one.segment:
@@ -142,11 +141,16 @@ class Shadow:
                     self._told[one.shard] = self._told[one.shard].with_newest(files.lengths)
                 files = self._files[one.shard] = _Files(self._incarnation, one, self._chunk_bytes)
                 self._told[one.shard] = self._told.get(one.shard, ShardLengths()).begin(files.lengths)
-            chunks.update(files.append(one))
+            made = dict(files.append(one))
             touched.add(one.shard)
-        cached = layers is not None and not skip and self._set(layers, chunks)
+            if layers is not None and behind_bytes <= max(_BEHIND_BYTES_MAX, _size(one)):
+                chunks.update(made)
+            else:
+                self.skipped_bytes += _size(one)
+            behind_bytes -= _size(one)
+        cached = layers is not None and self._set(layers, chunks)
         if not cached:
-            self.skipped_bytes += sum(map(len, chunks.values()))
+            self.skipped_bytes += sum(len(memoryview(chunk)) for chunk in chunks.values())
         for shard in touched:
             if cached:
                 self._files[shard].written()
@@ -155,7 +159,7 @@ class Shadow:
         if layers is not None and layers.hints is not None:
             layers.hints.raise_(self._slot)
 
-    def _set(self, layers: Layers, chunks: dict[bytes, bytes]) -> bool:
+    def _set(self, layers: Layers, chunks: dict[bytes, Buffer]) -> bool:
         try:
             layers.data.set_many(chunks)
         except TailraceError:  # some may be there, and all of them are right; but the length must not go over them
@@ -171,3 +175,7 @@ class Shadow:
         if entries and layers is not None:
             with suppress(TailraceError):  # consumers ask the files when they hear nothing
                 layers.lengths.set_many(entries)
+
+
+def _size(one: Appended) -> int:
+    return len(one.packed.data) + len(one.packed.entries)

@@ -95,7 +95,8 @@ def paddings(frame):
         ((CAS, [b"a"], [b"1"], (1, 1, 0), [], 0, 1, 1), ValueError),
         ((SET, [b"a", b"b"], [b"1", b"2"], (1, 1, (1 << 32) - 1), None, 0, 1, 1), ValueError),
         ((SET, ["a"], [b"1"], (1, 1, 0), None, 0, 1, 1), TypeError),
-        ((SET, [b"a"], [bytearray(1)], (1, 1, 0), None, 0, 1, 1), TypeError),
+        ((SET, [b"a"], ["1"], (1, 1, 0), None, 0, 1, 1), TypeError),
+        ((SET, [b"a"], [memoryview(b"1234")[::2]], (1, 1, 0), None, 0, 1, 1), ValueError),  # not in one piece
         ((SET, [b"a"], [b"1"], (1 << 64, 1, 0), None, 0, 1, 1), OverflowError),
         ((SET, [b"a"], [b"1"], (1, 1, 0), None, 1 << 32, 1, 1), OverflowError),
     ],
@@ -327,3 +328,9 @@ def test_a_frame_for_a_closed_cell_is_refused():
         cell.close()
         with pytest.raises(ValueError, match="closed"):
             cell.apply(written(SAMPLE), 0, LATEST)
+
+
+def test_values_may_lie_in_any_buffer():
+    content = memoryview(bytearray(b"0123456789"))
+    (plain,) = pack(SET, [b"a", b"b"], [b"345", b""], (1, 1, 0), None, 0, 1, 1)
+    assert pack(SET, [b"a", b"b"], [content[3:6], bytearray()], (1, 1, 0), None, 0, 1, 1) == [plain]

@@ -1,0 +1,222 @@
+"""A stream in two layers, as a program sees it: the same messages wherever their bytes come from."""
+
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+from conftest import wait_until
+from tailrace.config import DATA_CACHE, LENGTHS_CACHE, WorldConfig
+from tailrace.errors import CacheUnavailable
+from tailrace.node.hosts import cell_folder
+from tailrace.streams import Layers
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tailrace.World]:
+    with tailrace.open(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[tailrace.World]:
+    """What another process would have: it shares nothing with the producer's world but the folder and the host."""
+    with tailrace.open(tmp_path) as opened:
+        yield opened
+
+
+def layers_of(world: tailrace.World) -> Layers:
+    found = world._find_layers()
+    assert found is not None
+    return found
+
+
+def taken(consumer: tailrace.Consumer, count: int) -> list[bytes]:
+    """The next messages, so many of them."""
+    values: list[bytes] = []
+    while len(values) < count:
+        batch = consumer.poll(10.0)
+        assert batch is not None, f"{len(values)} of {count} came"
+        values += [message.value for message in batch if message.value is not None]
+    return values
+
+
+def wait_for_cache(world: tailrace.World, stream: str, shard: int = 0) -> None:
+    """Until the cache has all that is on disk."""
+    status = world.stream_status(stream)[shard]
+
+    def is_there() -> bool:
+        layers = world._find_layers()
+        if layers is None:
+            return False
+        from tailrace.streams.layers import lengths_key
+        from tailrace.streams.lengths import ShardLengths
+
+        (raw,) = layers.lengths.get_many([lengths_key(world._incarnation(stream)[1], shard)])
+        told = ShardLengths.decode(raw) if raw else None
+        return told is not None and told.newest.segment.data_base + told.newest.data_cached == status.end
+
+    wait_until(is_there, "the cache to have everything")
+
+
+def sized(draw: random.Random, number: int) -> bytes:
+    return b"%d " % number + draw.randbytes(draw.choice([0, 10, 1000, 5000, 40_000]))
+
+
+@pytest.mark.parametrize("chunk_bytes", [None, 1024, 65_472])
+def test_messages_of_all_sizes_come_through_the_cache(
+    world: tailrace.World, beside: tailrace.World, chunk_bytes: int | None
+) -> None:
+    draw = random.Random(1)
+    world.create_stream("s", chunk_bytes=chunk_bytes, file_bytes=300_000)
+    with world.producer("s") as producer:
+        sent = [sized(draw, number) for number in range(30)]
+        producer.send_many(sent)
+        producer.flush()
+        wait_for_cache(beside, "s")
+        with beside.consumer("s", start="earliest") as consumer:
+            assert taken(consumer, 30) == sent
+            for number in range(30, 200):
+                sent.append(sized(draw, number))
+                producer.send(sent[-1])
+                if draw.random() < 0.3:
+                    producer.flush()
+            producer.flush()
+            assert taken(consumer, 170) == sent[30:]
+        bytes_from = layers_of(beside).bytes_from
+        assert bytes_from["relaxed"] > 0.5 * sum(map(len, sent)), bytes_from
+
+
+def test_a_waiting_consumer_is_woken_and_does_not_poll(world: tailrace.World, beside: tailrace.World) -> None:
+    """Nobody would wait for ten minutes for a poll."""
+    with world.producer("s", buffer_s=600.0) as producer, beside.consumer("s", poll_s=600.0) as consumer:
+        producer.send(b"first")
+        producer.flush()
+        wait_until(lambda: consumer.poll(0.0) is not None, "the first message, and with it the hints")
+        for number in range(20):
+            producer.send(b"%d" % number)
+            producer.flush()
+            assert taken(consumer, 1) == [b"%d" % number]
+
+
+def test_a_waiting_consumer_can_be_closed_by_another_thread(world: tailrace.World, beside: tailrace.World) -> None:
+    with world.producer("s") as producer:
+        producer.send(b"first")
+        producer.flush()
+        wait_for_cache(beside, "s")
+        consumer = beside.consumer("s", start="earliest", poll_s=600.0)
+        seen: list[bytes] = []
+        waiting = threading.Thread(
+            target=lambda: seen.extend(message.value or b"" for batch in consumer for message in batch)
+        )
+        waiting.start()
+        wait_until(lambda: seen == [b"first"], "the message")
+        consumer.close()
+        waiting.join(5.0)
+        assert not waiting.is_alive()
+
+
+class Faulty:
+    """The data cache, of which chunks go missing or come back shorter than they are."""
+
+    def __init__(self, cache: Any, fault: str, draw: random.Random) -> None:
+        self._cache, self._fault, self._draw = cache, fault, draw
+
+    def set_many(self, items: Any) -> object:
+        if self._fault == "write fails" and self._draw.random() < 0.5:
+            raise CacheUnavailable("made to fail")
+        return self._cache.set_many(items)
+
+    def get_parts(self, prefix: bytes, first: int, count: int, buffer: Any, stride: int, **how: Any) -> list[int]:
+        sizes: list[int] = self._cache.get_parts(prefix, first, count, buffer, stride, **how)
+        for number, size in enumerate(sizes):
+            if size < 0 or self._draw.random() < 0.5:
+                continue
+            if self._fault == "missing":
+                memoryview(buffer).cast("B")[number * stride : number * stride + size] = bytes(size)
+                sizes[number] = -1
+            elif self._fault == "behind" and how.get("relaxed"):
+                memoryview(buffer).cast("B")[number * stride + size // 2 : number * stride + size] = bytes(
+                    size - size // 2
+                )
+                sizes[number] = size // 2
+        return sizes
+
+
+@pytest.mark.parametrize("fault", ["missing", "behind", "write fails"])
+def test_what_the_cache_does_not_have_is_read_from_the_files(
+    world: tailrace.World, beside: tailrace.World, fault: str
+) -> None:
+    draw = random.Random(2)
+    world.create_stream("s", chunk_bytes=1024)
+    with world.producer("s") as producer:
+        producer.send(b"first")
+        producer.flush()
+        wait_for_cache(beside, "s")
+        for opened in (world, beside):
+            layers = layers_of(opened)
+            layers.data = Faulty(layers.data, fault, draw)
+        with beside.consumer("s", start="earliest", batch_bytes=20_000) as consumer:
+            assert taken(consumer, 1) == [b"first"]
+            for number in range(40):
+                sent = [sized(draw, number), b"x"]
+                producer.send_many(sent)
+                producer.flush()
+                assert taken(consumer, 2) == sent
+        bytes_from = layers_of(beside).bytes_from
+        assert bytes_from["relaxed"] > 0
+        assert bytes_from["consistent" if fault == "behind" else "durable"] > 0, bytes_from
+
+
+def test_a_producer_that_is_gone_leaves_the_files(world: tailrace.World, tmp_path: Path) -> None:
+    """With the producer's world its memory goes. Its consumers read on, and find the next producer's."""
+    world.create_stream("s")
+    with world.consumer("s") as consumer:
+        for turn in range(3):
+            with tailrace.open(tmp_path) as producing, producing.producer("s") as producer:
+                sent = [b"%d %d" % (turn, number) for number in range(20)]
+                for value in sent:
+                    producer.send(value)
+                    producer.flush()
+                assert taken(consumer, 20) == sent
+    for name in (DATA_CACHE, LENGTHS_CACHE):
+        assert not os.path.exists(cell_folder(str(tmp_path), name, 0))
+
+
+def test_who_lags_reads_files_and_comes_back_to_the_cache(tmp_path: Path) -> None:
+    """A cache of one megabyte cannot hold what is asked for first; at the head it has everything again."""
+    small = WorldConfig(caches={DATA_CACHE: tailrace.CacheConfig(memory_bytes=1 << 20, ttl_s=60.0)})
+    with (
+        tailrace.open(tmp_path, config=small) as world,
+        tailrace.open(tmp_path) as beside,
+        world.producer("s") as producer,
+    ):
+        sent = [b"%06d" % number + bytes(10_000) for number in range(1500)]
+        for at in range(0, 1500, 50):
+            producer.send_many(sent[at : at + 50])
+            producer.flush()
+        wait_for_cache(beside, "s")
+        with beside.consumer("s", start="earliest") as consumer:
+            assert taken(consumer, 1500) == sent
+            bytes_from = layers_of(beside).bytes_from
+            assert bytes_from["durable"] > 12_000_000, bytes_from
+            before = bytes_from["durable"]
+            for number in range(20):
+                producer.send(b"%d" % number)
+                producer.flush()
+                assert taken(consumer, 1) == [b"%d" % number]
+            assert bytes_from["durable"] == before, "at the head nothing comes from the files"
+
+
+def test_a_stream_without_a_cache_makes_none(world: tailrace.World, tmp_path: Path) -> None:
+    world.create_stream("s", cached=False)
+    with world.producer("s") as producer, world.consumer("s", start="earliest") as consumer:
+        producer.send(b"x")
+        producer.flush()
+        assert taken(consumer, 1) == [b"x"]
+    assert not (tmp_path / "coordination.db").exists()
