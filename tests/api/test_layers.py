@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import tailrace
 from conftest import wait_until
 from tailrace.config import DATA_CACHE, LENGTHS_CACHE, WorldConfig
 from tailrace.errors import CacheUnavailable
-from tailrace.node.hosts import cell_folder
+from tailrace.node.hosts import cell_folder, world_folder
 from tailrace.streams import Layers
 
 
@@ -220,3 +221,20 @@ def test_a_stream_without_a_cache_makes_none(world: tailrace.World, tmp_path: Pa
         producer.flush()
         assert taken(consumer, 1) == [b"x"]
     assert not (tmp_path / "coordination.db").exists()
+
+
+def test_what_a_deleted_world_left_in_shared_memory_goes_with_the_next_one(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with tailrace.open(gone) as world, world.producer("s") as producer:
+        producer.send(b"x")
+        producer.flush()
+        wait_for_cache(world, "s")
+    left = world_folder(str(gone))
+    assert os.path.exists(left)
+    shutil.rmtree(gone)
+    with tailrace.open(tmp_path / "next") as world, world.producer("s") as producer:
+        producer.send(b"x")
+        producer.flush()
+        wait_for_cache(world, "s")
+        assert not os.path.exists(left)
+        assert os.path.exists(world_folder(str(tmp_path / "next")))

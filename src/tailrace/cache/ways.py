@@ -190,6 +190,7 @@ class Ways:
 
     def instance(self, number: int) -> int:
         """Unreachable: there is no such backend now."""
+        self._keep_up()
         backend = self._standing.backends.get(number)
         if backend is None:
             raise self._absent(number)
@@ -197,6 +198,7 @@ class Ways:
 
     def backend(self, number: int) -> BackendRecord | None:
         """Where it is, if it is there."""
+        self._keep_up()
         return self._standing.backends.get(number)
 
     def local(self, number: int) -> Backend | None:
@@ -231,6 +233,7 @@ class Ways:
 
     def peer(self, number: int) -> Peer:
         """Whom to ask by RPC, or directly when it lives in this process. Unreachable: nobody is there."""
+        self._keep_up()
         backend = self._standing.backends.get(number)
         if backend is None:
             raise self._absent(number)

@@ -20,7 +20,7 @@ from ..env import Clock
 from ..errors import CacheMissing, Closed, ConfigError, Denied, FileProblem
 from ..wire import BackendPeer, Server, serve
 from .cache_registry import CacheRegistry, cache_names
-from .hosts import cell_folder, host_id
+from .hosts import cell_folder, host_id, make_world_folder
 
 
 @dataclass(slots=True)
@@ -160,6 +160,7 @@ class Caches:
             return served
 
     def _start(self, name: str, index: int, doors: Doors) -> Served | None:
+        make_world_folder(self._root)
         folder, registry = cell_folder(self._root, name, index), self._registry(name)
         engine_host, engine_port = _host_and_port(doors.engine)
         try:

@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import shutil
 import tempfile
 
+_NOTE = "world"  # in the folder of a world: where it lies
 _SHARED = "/dev/shm"  # memory that has a name; without it a folder on disk does, at the disk's speed
 
 
@@ -32,7 +34,33 @@ def world_folder(world: str) -> str:
 
 def cell_folder(world: str, cache: str, backend: int) -> str:
     """Of one backend's memory. Short, since a socket's path lies in it too."""
-    return os.path.join(shared_folder(), _digest(f"{os.path.realpath(world)}\0{cache}"), str(backend))
+    return os.path.join(world_folder(world), _digest(cache), str(backend))
+
+
+def make_world_folder(world: str) -> str:
+    """The world's folder, with a note of whose it is. What worlds left behind that are gone goes, too."""
+    folder = world_folder(world)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    note = os.path.join(folder, _NOTE)
+    if not os.path.exists(note):
+        with open(note, "w", encoding="utf-8") as file:
+            file.write(os.path.realpath(world))
+        _sweep()
+    return folder
+
+
+def _sweep() -> None:
+    """Memory of processes that were killed stays for the next ones of their world. When the world itself was deleted,
+    there will be none: whoever comes first takes it away."""
+    for name in os.listdir(shared_folder()):
+        folder = os.path.join(shared_folder(), name)
+        try:
+            with open(os.path.join(folder, _NOTE), encoding="utf-8") as file:
+                world = file.read()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if world and not os.path.exists(world):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digest(name: str) -> str:

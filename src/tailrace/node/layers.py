@@ -11,7 +11,7 @@ from ..errors import TailraceError
 from ..native.hints import Hints
 from ..streams import Layers
 from .caches import Caches
-from .hosts import world_folder
+from .hosts import make_world_folder
 
 _RETRY_S = 1.0  # before a cache that is not there is looked for again
 
@@ -49,8 +49,6 @@ class WorldLayers:
         return Layers(data, lengths, self._hints())
 
     def _hints(self) -> Hints | None:
-        folder = world_folder(self._root)
         with suppress(OSError):  # without them consumers look now and then
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            return Hints(os.path.join(folder, "hints"), make=True)
+            return Hints(os.path.join(make_world_folder(self._root), "hints"), make=True)
         return None
