@@ -26,16 +26,25 @@ class Retention:
     """When message files may go. Whole files only, oldest first, never the newest.
 
     A file may go when it is older than age_s or when the shard holds more than size_bytes, and every checkpoint in
-    waits_for has passed it. With waits_for alone, files go as soon as all of those have passed. With nothing set,
-    everything is kept.
+    waits_for has passed it, and the newest keeps_snapshots snapshots of the shard all stand behind it. With only the
+    latter two set, files go as soon as both hold. With nothing set, everything is kept.
+
+    Older snapshots than those go too; without keeps_snapshots, those that lead to no message that is kept.
     """
 
     age_s: float | None = None
     size_bytes: int | None = None  # per shard, data and index together
     waits_for: tuple[str, ...] = ()
+    keeps_snapshots: int | None = None  # per shard; files wait until there are so many
 
     def __post_init__(self) -> None:
         _check_types(self)
+        _require(
+            self.keeps_snapshots is None or 1 <= self.keeps_snapshots <= 10_000,
+            "keeps_snapshots",
+            self.keeps_snapshots,
+            "1 to 10000, or leave it out",
+        )
         _require(self.age_s is None or self.age_s > 0, "age_s", self.age_s, "more than 0, or leave it out")
         _require(self.size_bytes is None or self.size_bytes > 0, "size_bytes", self.size_bytes, "more than 0")
         for name in self.waits_for:

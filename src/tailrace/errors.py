@@ -24,6 +24,7 @@
     ├── Closed                 used after close()
     ├── Corrupt                bytes below the flushed length fail their checksum
     ├── PositionRetired        reading before what retention has kept
+    ├── SnapshotMissing        no snapshot that can be read leads to the messages that are kept
     ├── CoordinationError      the coordination store refused
     │   └── LeaseExpired       the lease ran out: what it held is gone
     └── WireProblem            a call to another process did not succeed
@@ -140,8 +141,16 @@ class Closed(TailraceError):
 class Corrupt(TailraceError):
     """Flushed bytes that fail their checksum or their format. A consumer may seek to resume_position to go on."""
 
-    def __init__(self, message: str, *, position: int | None = None, resume_position: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        shard: int | None = None,
+        position: int | None = None,
+        resume_position: int | None = None,
+    ) -> None:
         super().__init__(message)
+        self.shard = shard
         self.position = position
         self.resume_position = resume_position
 
@@ -149,10 +158,15 @@ class Corrupt(TailraceError):
 class PositionRetired(TailraceError):
     """The position lies before what retention has kept."""
 
-    def __init__(self, message: str, *, position: int, retained_start: int) -> None:
+    def __init__(self, message: str, *, shard: int | None = None, position: int, retained_start: int) -> None:
         super().__init__(message)
+        self.shard = shard
         self.position = position
         self.retained_start = retained_start
+
+
+class SnapshotMissing(TailraceError):
+    """A keyed shard cannot be built: what retention has deleted is in no snapshot that can be read."""
 
 
 class CoordinationError(TailraceError):

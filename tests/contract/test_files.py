@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tailrace.env import Disk, SystemDisk
 from tailrace.errors import Closed, Fenced, FileMissing, FileProblem, NameRefused, OffsetMismatch
 from tailrace.files import FileLength, Files, PosixFiles
-from tailrace.testing import SimulatedDisk
+from tailrace.testing import Fault, FaultyDisk, SimulatedCrash, SimulatedDisk
 
 Opener = Callable[[str], Files]  # the same durable layer, as another process with this name sees it
 
@@ -220,6 +221,35 @@ def test_publish_puts_whole_files_in_place(files: Files) -> None:
     assert files.read("a/b/settings") == b"two"
     assert files.publish("a/b/fresh", b"x", replace=False)
     assert files.list("a/b") == ["fresh", "settings"]
+
+
+def test_publish_takes_any_bytes(files: Files) -> None:
+    assert files.publish("large", memoryview(b"abc" * 1000)[3:])
+    assert files.read("large") == b"abc" * 999
+
+
+def test_drafts_of_publications_that_were_cut_short_can_be_forgotten(
+    opener: Opener, tmp_path: object, request: pytest.FixtureRequest
+) -> None:
+    disk: Disk
+    if "simulated" in request.node.name:
+        disk, root = SimulatedDisk().process(), "/root"
+    else:
+        disk, root = SystemDisk(), f"{tmp_path}/root"
+    healthy = PosixFiles(root, disk=disk)
+    healthy.make_folder("a")
+    for name in ("old.snapshot", "young.snapshot"):
+        with pytest.raises(SimulatedCrash):  # after the draft was made
+            PosixFiles(root, disk=FaultyDisk(disk, Fault(at=3, kind="crash"))).publish(f"a/{name}", b"half")
+    healthy.publish("a/whole", b"x")
+    healthy.claim("a").create("file")  # its fence is no draft
+    assert sum(name.startswith((".old", ".young")) for name in disk.list(f"{root}/a")) == 2
+    assert healthy.forget_drafts("a", lambda name: name == "old.snapshot") == 1
+    assert sum(name.startswith((".old", ".young")) for name in disk.list(f"{root}/a")) == 1
+    assert healthy.forget_drafts("a", lambda name: True) == 1
+    assert healthy.list("a") == ["file", "whole"]
+    with pytest.raises(FileMissing):
+        healthy.forget_drafts("nowhere", lambda name: True)
 
 
 def test_a_view_outlives_the_file(files: Files) -> None:

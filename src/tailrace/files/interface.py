@@ -11,7 +11,7 @@ Invariants:
 - What fails half-way leaves nothing that a later open trips on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -123,8 +123,13 @@ class Files(Protocol):
         """All of a small file."""
         ...
 
-    def publish(self, path: str, content: bytes, *, replace: bool = True) -> bool:
+    def publish(self, path: str, content: Buffer, *, replace: bool = True) -> bool:
         """Put a whole file in place, durably and at once; False if it was there and not to be replaced."""
+        ...
+
+    def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:
+        """Delete what publications that were cut short left in a folder, where `stale` says so of the name that was to
+        be published; how many. One that is still under way fails with FileMissing, so be sure that none is."""
         ...
 
     def delete(self, path: str) -> None: ...

@@ -7,7 +7,7 @@ A file `name` has a fence `.name.fence` beside it while somebody may append (see
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Condition, Lock
@@ -25,6 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
 _FENCE = ".fence"
 _OWNER = ".owner.fence"
 _GONE = ".gone."
+_DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 _READ_MAX = 64 << 20  # `read` is for small files
 
 
@@ -111,7 +112,7 @@ class PosixFiles:
 
     # ---- whole files and folders
 
-    def publish(self, path: str, content: bytes, *, replace: bool = True) -> bool:
+    def publish(self, path: str, content: Buffer, *, replace: bool = True) -> bool:
         full = self._path(path)
         folder, name = os.path.split(full)
         draft = f"{folder}/.{name}.{self._randomness.nonce():016x}"
@@ -137,6 +138,16 @@ class PosixFiles:
                 raise
             self._disk.sync_folder(folder)
         return True
+
+    def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:
+        full, count = self._path(folder), 0
+        with explained("tidy up", full):
+            for name in self._disk.list(full):
+                if (draft := _DRAFT.fullmatch(name)) and stale(draft[1]):
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(f"{full}/{name}")
+                        count += 1
+        return count
 
     def delete(self, path: str) -> None:
         full = self._path(path)

@@ -1,13 +1,13 @@
 """Which segments may go (A69). The deciding is pure; `collect` carries it out.
 
 Invariants: oldest first and without gaps, so what is kept is one continuous run; never the newest segment; never one
-that a checkpoint which the policy waits for has not passed.
+that a checkpoint which the policy waits for has not passed, or that one of the snapshots which it keeps still needs.
 """
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from ..config import Retention
 from ..errors import Corrupt, FileMissing
@@ -15,6 +15,8 @@ from ..files import Files
 from ..model import MessageFile
 from .segments import Segment, segments_of
 from .shard_files import SegmentView, shard_folder
+from .snapshot import SnapshotFile, kept
+from .snapshots import delete_snapshot, is_good, list_snapshots
 
 
 def expired(
@@ -23,7 +25,7 @@ def expired(
     """How many segments, from the oldest on, may go.
 
     newest_bytes: how much the newest segment holds (all others are told by their successors).
-    passed: the positions of the checkpoints that the policy waits for.
+    passed: the positions of the checkpoints that the policy waits for, and of the oldest snapshot that it keeps.
     """
     if policy == Retention():
         return 0
@@ -48,11 +50,12 @@ def _size(segment: Segment, later: Segment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection deleted: whole segments, their bytes, and where the shard begins now."""
+    """What a collection deleted: whole segments, their bytes, snapshots; and where the shard begins now."""
 
     segments: int
     size_bytes: int
     start: int
+    snapshots: int = 0
 
 
 def collect(
@@ -68,14 +71,39 @@ def collect(
         return Collected(0, 0, 0)
     with SegmentView(files, folder, segments[-1]) as newest:
         newest_bytes = newest.length().readable_bytes + newest.data_length().readable_bytes
-    count = expired(segments, policy, now_us, newest_bytes, passed)
+    snapshots = [] if policy == Retention() else list_snapshots(files, stream, shard)
+    good: list[SnapshotFile] | None = None  # not looked at yet: that means reading them
+    covered = _covered(snapshots, policy)
+    count = expired(segments, policy, now_us, newest_bytes, [*passed, *covered])
+    if policy.keeps_snapshots is not None and (count or len(snapshots) > policy.keeps_snapshots):
+        good = _good(files, stream, shard, snapshots, policy.keeps_snapshots)
+        count = expired(segments, policy, now_us, newest_bytes, [*passed, *_covered(good, policy)])
     size = sum(_size(segments[i], segments[i + 1]) for i in range(count))
     for segment in segments[:count]:
         # The index first: without it the data file is no segment, so nobody opens half of one.
         for name in (segment.index_name, segment.data_name):
             _delete(files, f"{folder}/{name}")
     _delete_halves(files, folder, names, oldest_kept_us=segments[count].created_us)
-    return Collected(count, size, segments[count].data_base)
+    start = segments[count].data_base
+    if good is None and len(snapshots) > 1 and snapshots[-1].position < start:
+        good = _good(files, stream, shard, snapshots, 1)
+    surplus = [] if good is None else snapshots[kept(snapshots, good, policy.keeps_snapshots, start) :]
+    for snapshot in surplus:
+        delete_snapshot(files, stream, shard, snapshot)
+    return Collected(count, size, start, len(surplus))
+
+
+def _covered(snapshots: Sequence[SnapshotFile], policy: Retention) -> list[int]:
+    """Up to where no kept snapshot needs messages: nowhere until there are enough of them."""
+    if policy.keeps_snapshots is None:
+        return []
+    enough = len(snapshots) >= policy.keeps_snapshots
+    return [snapshots[policy.keeps_snapshots - 1].position if enough else 0]
+
+
+def _good(files: Files, stream: str, shard: int, snapshots: Sequence[SnapshotFile], count: int) -> list[SnapshotFile]:
+    """The newest of them that are whole, as many as asked for. A name alone is not believed when files are to go."""
+    return list(islice((one for one in snapshots if is_good(files, stream, shard, one)), count))
 
 
 def _is_whole(files: Files, folder: str, segment: Segment) -> bool:

@@ -102,6 +102,7 @@ class ShardTail:
             raise PositionRetired(
                 f"{self.stream}/{self.shard}: position {position} is before {first}, where the retained messages "
                 f"begin. Seek to {first} or 'earliest' to go on; what lay before is gone",
+                shard=self.shard,
                 position=position,
                 retained_start=first,
             )
@@ -206,6 +207,7 @@ class ShardTail:
         return PositionRetired(
             f"{self.stream}/{self.shard}: position {self._position} is before {later.data_base}, where the retained "
             "messages begin: retention overtook this consumer. Seek to it, or to 'earliest', to go on",
+            shard=self.shard,
             position=self._position,
             retained_start=later.data_base,
         )
@@ -222,6 +224,7 @@ class ShardTail:
             f"{start - view.segment.data_base}, {view.index_path} byte {entry_offset(self._entry)}. It was not "
             f"delivered, nor was anything after it. Seek to {resume} to go on without it; `tailrace verify` shows all "
             "damage",
+            shard=self.shard,
             position=start,
             resume_position=resume,
         )
