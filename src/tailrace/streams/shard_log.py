@@ -41,6 +41,7 @@ class ShardLog:
         self.position = self.time_us = 0
         self._number = self._index_base = self._created_us = 0
         self._open: _OpenSegment | None = None
+        self._abandoned: _OpenSegment | None = None  # whose last append failed, and may have gone through all the same
         self._lost = True  # whether the true end must be looked up in the files
         try:
             self._find_end()
@@ -53,8 +54,11 @@ class ShardLog:
         if self._lost:
             self._claim.check()
             self._find_end()
-        if packed.end <= self.position:
-            return  # a try that seemed to fail, or was interrupted, went through after all
+        abandoned, self._abandoned = self._abandoned, None
+        if packed.end <= self.position:  # a try that seemed to fail, or was interrupted, went through after all
+            if abandoned is not None:
+                self._tell(abandoned, packed)
+            return
         assert packed.start == self.position, (packed.start, self.position)
         if self._open is None or self._is_full(self._open):
             self._roll()
@@ -69,17 +73,12 @@ class ShardLog:
         self._number += packed.count
         self.time_us = packed.last_time_us
         self._index_base = self._open.segment.index_base_after(self._open.entries)
-        open_ = self._open
-        self._on_append(
-            Appended(
-                self.shard,
-                open_.segment,
-                open_.header,
-                packed,
-                packed.end - open_.segment.data_base,
-                entry_offset(open_.entries),
-            )
-        )
+        self._tell(self._open, packed)
+
+    def _tell(self, open_: "_OpenSegment", packed: Packed) -> None:
+        segment = open_.segment
+        data_length, index_length = packed.end - segment.data_base, self._index_base - segment.index_base
+        self._on_append(Appended(self.shard, segment, open_.header, packed, data_length, index_length))
 
     def close(self) -> None:
         """Seal what is open and let the shard go."""
@@ -131,7 +130,7 @@ class ShardLog:
         looks up what consumers can see of it, and goes on from there in a new one, whose name cuts off the rest."""
         open_.close()
         self._unsettled += open_.segment.data_name, open_.segment.index_name
-        self._open, self._lost = None, True
+        self._open, self._abandoned, self._lost = None, open_, True
 
 
 class _OpenSegment:

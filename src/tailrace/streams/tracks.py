@@ -73,6 +73,7 @@ class LayeredTrack:
         self._durable, self._name, self._key, self._clock = durable, name, key, clock
         self._layers, self._told, self._chosen = layers, told, chosen
         self._delayed = DelayedReads(DELAY_S)
+        self._due = 0  # how far the durable file is read although the cache is behind it
         self._chunk_bytes = 0  # not known yet
         self._cached = 0  # how far the cache goes, as far as is known
         self._late = False  # what is read now has left the cache
@@ -94,7 +95,10 @@ class LayeredTrack:
         if silent_s > SILENT_S:
             return self._ask(DELAY_S)
         cached, durable = mine.cached(self._name), mine.durable(self._name)
-        readable = durable if self._delayed.is_due(cached, durable, self._clock.monotonic_s()) else cached
+        # Of a file that the cache has nothing of, not even its beginning, nobody could say how long they have waited.
+        if self._delayed.is_due(cached, durable, self._clock.monotonic_s()) or not cached:
+            self._due = durable
+        readable = max(cached, self._due)
         return FileLength(readable, readable, appending=True)
 
     def _learn(self, mine: SegmentLengths) -> None:
@@ -133,8 +137,9 @@ class LayeredTrack:
         missing = short_ones(got, wanted)
         found = size - sum(wanted[number] - max(got[number], 0) for number in missing)
         layers.bytes_from["relaxed"] += max(found, 0)
-        if missing and any(got[number] >= 0 for number in missing):
-            # A replica that was asked alone may be behind: the others are asked, too.
+        if missing and (not self._late or any(got[number] >= 0 for number in missing)):
+            # A replica that was asked alone may be behind, or have lost them: the others are asked, too. Not again and
+            # again by who is so late that nobody has anything.
             again = layers.data.get_parts(self._key, part.first, part.count, block, stride, only=missing)
             still = [number for number in missing if again[number] < wanted[number]]
             layers.bytes_from["consistent"] += sum(wanted[number] for number in missing if number not in still)

@@ -1,0 +1,485 @@
+"""What the two layers of a stream decide: how files lie in chunks, what lengths say, when to turn to the durable file.
+
+The model of the protocol between them is `specs/layers.pml`; here are the rules that it takes for granted.
+"""
+
+from collections import deque
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import Buffer
+
+from tailrace.errors import FileProblem
+from tailrace.files import FileLength
+from tailrace.native import Packer
+from tailrace.streams.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
+from tailrace.streams.delayed import DelayedReads
+from tailrace.streams.layers import Layers
+from tailrace.streams.lengths import FILES_MAX, SegmentLengths, ShardLengths
+from tailrace.streams.segments import HEADER_BYTES, Segment
+from tailrace.streams.shadow import Appended
+from tailrace.streams.shard_log import ShardLog
+from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrack
+from tailrace.testing import ManualClock, SimulatedDisk
+from worlds import STREAM, SimulatedWorld, small_config
+
+KEY = file_key("an incarnation", 3, "a name")
+pieces = st.lists(st.binary(max_size=40), max_size=12)
+chunk_sizes = st.integers(1, 17)
+
+# ---- chunks
+
+
+@given(pieces, chunk_sizes)
+def test_chunks_are_the_file_and_grow_at_their_ends_only(parts, chunk_bytes):
+    file, values, content = ChunkedFile(KEY, chunk_bytes), {}, b""
+    for part in parts:
+        content += part
+        for key, value in file.append(memoryview(part)):
+            before = values.get(key, b"")
+            values[key] = bytes(value)
+            assert values[key].startswith(before), "a chunk is always written from its start"
+            assert len(values[key]) > len(before) or not part, "and only when there is more of it"
+            number = int.from_bytes(key.removeprefix(KEY), "little")
+            assert content[number * chunk_bytes :].startswith(values[key]), "with what belongs there"
+        assert file.length == len(content)
+        numbers = range(-(-len(content) // chunk_bytes))
+        assert b"".join(values[chunk_key(KEY, number)] for number in numbers) == content
+        assert len(values) == len(numbers), "nothing lies where the file does not reach"
+
+
+@given(pieces, chunk_sizes)
+def test_how_a_file_came_does_not_matter_for_its_chunks(parts, chunk_bytes):
+    at_once, in_parts = ChunkedFile(KEY, chunk_bytes), ChunkedFile(KEY, chunk_bytes)
+    last = {key: bytes(value) for part in parts for key, value in in_parts.append(memoryview(part))}
+    assert last == {key: bytes(value) for key, value in at_once.append(memoryview(b"".join(parts)))}
+
+
+@given(st.integers(0, 100), st.binary(min_size=1, max_size=60), chunk_sizes)
+def test_an_append_writes_the_chunks_that_it_reaches_once_each(before, part, chunk_bytes):
+    file = ChunkedFile(KEY, chunk_bytes)
+    list(file.append(memoryview(bytes(before))))
+    reached = range(before // chunk_bytes, (before + len(part) - 1) // chunk_bytes + 1)
+    assert [key for key, _ in file.append(memoryview(part))] == [chunk_key(KEY, number) for number in reached]
+
+
+def test_a_chunk_is_named_by_its_file_and_its_number():
+    files = [file_key(stream, shard, name) for stream in "ab" for shard in (0, 1, 11) for name in "xy"]
+    keys = [chunk_key(file, number) for file in files for number in (0, 1, 256)]
+    assert len(set(keys)) == len(keys) == 2 * 3 * 2 * 3
+
+
+@given(st.integers(0, 1 << 20))
+def test_a_flush_fills_several_chunks_if_any_size_allows_it(flush_bytes):
+    size = chunk_size_for(flush_bytes)
+    assert size in CHUNK_SIZES
+    assert size == CHUNK_SIZES[0] or 4 * size <= flush_bytes
+    assert not [larger for larger in CHUNK_SIZES if larger > size and 4 * larger <= flush_bytes]
+
+
+# ---- which chunks a run of bytes is in
+
+runs = st.tuples(st.integers(0, 80), st.integers(1, 80), chunk_sizes)
+
+
+@given(runs)
+def test_a_part_is_what_counting_byte_by_byte_says(run):
+    offset, size, chunk_bytes = run
+    places = [divmod(position, chunk_bytes) for position in range(offset, offset + size)]
+    numbers = sorted({number for number, _ in places})
+    part = Part.of(offset, size, chunk_bytes)
+    assert (part.first, part.count, part.skip) == (numbers[0], len(numbers), places[0][1])
+    needed = [1 + max(within for number, within in places if number == each) for each in numbers]
+    assert part.wanted(size, chunk_bytes) == needed
+
+
+@given(st.lists(st.tuples(st.integers(-1, 5), st.integers(1, 5))))
+def test_short_is_what_has_less_than_is_wanted(pairs):
+    expected = [number for number in range(len(pairs)) if pairs[number][0] < pairs[number][1]]
+    assert short_ones([size for size, _ in pairs], [need for _, need in pairs]) == expected
+
+
+# ---- lengths
+
+numbers = st.integers(0, 2**64 - 1)
+segments = st.builds(Segment, numbers, numbers, numbers)
+segment_lengths = st.builds(
+    SegmentLengths, segments, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), numbers, numbers, numbers, numbers
+)
+shard_lengths = st.builds(
+    ShardLengths,
+    st.lists(segment_lengths, min_size=1, max_size=FILES_MAX).map(tuple),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@given(shard_lengths)
+def test_lengths_come_back_as_they_were(lengths):
+    assert ShardLengths.decode(lengths.encode()) == lengths
+
+
+@given(st.binary(max_size=400))
+def test_what_nobody_wrote_says_nothing(raw):
+    assert ShardLengths.decode(raw) is None
+
+
+@given(shard_lengths, st.data())
+def test_damage_makes_lengths_unreadable_and_never_different(lengths, data):
+    raw = bytearray(lengths.encode())
+    if data.draw(st.booleans(), "cut"):
+        assert ShardLengths.decode(bytes(raw[: data.draw(st.integers(0, len(raw) - 1))])) is None
+        assert ShardLengths.decode(bytes(raw) + data.draw(st.binary(min_size=1, max_size=80))) is None
+    else:
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+        found = ShardLengths.decode(bytes(raw))
+        assert found is None or found.segments == lengths.segments  # the beat alone is not vouched for
+
+
+def test_no_lengths_at_all_and_other_versions_are_unreadable():
+    one = ShardLengths((SegmentLengths(Segment(1, 2, 3), 4096, 4096),))
+    assert ShardLengths.decode(ShardLengths().encode()) is None
+    raw = bytearray(one.encode())
+    assert raw[4] == 1
+    raw[4] = 2
+    assert ShardLengths.decode(bytes(raw)) is None
+
+
+@given(st.lists(segment_lengths, min_size=1, max_size=3 * FILES_MAX))
+def test_only_the_newest_files_are_told(begun):
+    told = ShardLengths()
+    for one in begun:
+        told = told.begin(one)
+        assert told.newest == one
+    assert told.segments == tuple(begun[-FILES_MAX:])
+    longer = replace(told.newest, data_cached=7)
+    assert told.with_newest(longer).segments == (*begun[-FILES_MAX:-1], longer)
+
+
+def test_lengths_are_found_by_segment_and_track():
+    first = SegmentLengths(Segment(1, 0, 0), 4096, 65472, 1, 2, 3, 4)
+    told = ShardLengths().begin(first).begin(replace(first, segment=Segment(2, 3, 4)))
+    assert told.of(Segment(1, 0, 0)) is first
+    assert told.of(Segment(1, 0, 1)) is None
+    assert [(first.chunk_bytes(t), first.cached(t), first.durable(t)) for t in ("data", "index")] == [
+        (4096, 1, 3),
+        (65472, 2, 4),
+    ]
+
+
+# ---- when to read the durable file: Algorithm 1 of the Fast ACS paper
+
+
+class Algorithm1:
+    """Its lines, as they are printed. Nothing is left out and nothing is better."""
+
+    def __init__(self, max_delay: float) -> None:
+        self.max_delay = max_delay  # 1
+        self.cfs_size_rec: deque[tuple[float, int]] = deque()  # 2
+
+    def should_read_from_colossus(self, cache_size: int, cfs_size: int, time: float) -> bool:  # 4 to 6
+        self.cfs_size_rec.append((time, cfs_size))  # 7
+        while len(self.cfs_size_rec) != 0:  # 9
+            if self.cfs_size_rec[0][1] > cache_size:  # 10
+                break  # 11
+            self.cfs_size_rec.popleft()  # 12
+        if len(self.cfs_size_rec) == 0:  # 13
+            return False  # 14
+        if time > self.cfs_size_rec[0][0] + self.max_delay:  # 15
+            self.cfs_size_rec.clear()  # 16
+            return True  # 17
+        return False  # 18
+
+
+# (cached, durable, seconds, whether to read the durable file)
+ALGORITHM_1 = {
+    "the cache is as far as the file, lines 10 to 14": [(5, 5, 0.0, False), (5, 5, 9.0, False)],
+    "the cache is ahead of the file, lines 10 to 14": [(7, 5, 0.0, False), (7, 5, 9.0, False)],
+    "the cache is behind, and may come up soon, line 18": [(0, 5, 0.0, False), (0, 5, 0.9, False)],
+    "not at the delay, line 15": [(0, 5, 0.5, False), (0, 5, 1.5, False)],
+    "but past it, lines 15 and 17": [(0, 5, 0.5, False), (0, 5, 1.5000001, True)],
+    "time counts from when the file was first that long, line 7": [
+        (0, 5, 0.0, False),
+        (0, 6, 0.9, False),
+        (0, 7, 1.1, True),
+    ],
+    "what the cache came up to counts no more, line 12": [
+        (0, 5, 0.0, False),
+        (0, 6, 0.9, False),
+        (5, 6, 1.1, False),
+        (5, 6, 1.9, False),
+        (5, 6, 1.91, True),
+    ],
+    "what it half came up to does, line 11": [(0, 5, 0.0, False), (4, 5, 1.1, True)],
+    "it came up to all, and time begins anew, line 14": [(0, 5, 0.0, False), (5, 5, 0.9, False), (5, 6, 5.0, False)],
+    "after a yes all is forgotten, line 16": [
+        (0, 5, 0.0, False),
+        (0, 9, 1.5, True),
+        (0, 9, 1.6, False),
+        (0, 9, 2.7, True),
+    ],
+    "the first look is never late": [(0, 5, 1e9, False)],
+}
+
+
+@pytest.mark.parametrize("case", ALGORITHM_1)
+def test_algorithm_1_line_by_line(case):
+    ours, printed = DelayedReads(delay_s=1.0), Algorithm1(1.0)
+    for cached, durable, now_s, expected in ALGORITHM_1[case]:
+        assert printed.should_read_from_colossus(cached, durable, now_s) is expected
+        assert ours.is_due(cached, durable, now_s) is expected
+
+
+looks = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.25])))
+
+
+@given(looks)
+def test_a_size_that_is_not_remembered_twice_makes_no_difference(steps):
+    """Lengths that go back are among them: writers may duel."""
+    ours, printed, now_s = DelayedReads(delay_s=1.0), Algorithm1(1.0), 0.0
+    for cached, durable, pause_s in steps:
+        now_s += pause_s
+        due = ours.is_due(cached, durable, now_s)
+        assert due is printed.should_read_from_colossus(cached, durable, now_s)
+        sizes = [size for _, size in ours._seen]
+        assert all(one != other for one, other in pairwise(sizes))
+
+
+def test_who_looks_often_remembers_no_more():
+    delayed = DelayedReads(delay_s=1.0)
+    for look in range(1000):
+        assert not delayed.is_due(0, 5, look / 1000)
+    assert len(delayed._seen) == 1
+
+
+# ---- one file in both layers
+
+
+class Chunks:
+    """A data cache in which every replica may be behind. `relaxed`, `agreed`: bytes of each chunk, -1 for none."""
+
+    def __init__(self, content: bytes, relaxed: list[int], agreed: list[int]) -> None:
+        self.content, self.relaxed, self.agreed = content, relaxed, agreed
+        self.asked: list[tuple[bool, list[int] | None]] = []
+
+    def get_parts(
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        only: list[int] | None = None,
+    ) -> list[int]:
+        self.asked.append((relaxed, only))
+        room, sizes = memoryview(buffer), [-1] * count
+        for number in range(count) if only is None else only:
+            start = (first + number) * stride
+            held = self.relaxed if relaxed else self.agreed
+            size = min(held[first + number], stride, len(self.content) - start) if first + number < len(held) else -1
+            if size >= 0:
+                room[number * stride : number * stride + size] = self.content[start : start + size]
+                sizes[number] = size
+        return sizes
+
+    def set_many(self, items: object) -> None:
+        raise AssertionError("consumers write nothing")
+
+
+class DurableFile:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.reads: list[tuple[int, int]] = []
+
+    def length(self) -> FileLength:
+        return FileLength(len(self.content), len(self.content), appending=True)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.reads.append((offset, len(buffer)))
+        found = self.content[offset : offset + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
+
+    def mapped(self, offset: int, size: int) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> "DurableFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+SEGMENT = Segment(1, 0, 0)
+CONTENT = bytes(range(1, 101))
+
+
+class OneTrack:
+    """A LayeredTrack, and all that it can see."""
+
+    def __init__(self, chunk_bytes: int, durable: int, relaxed: list[int], agreed: list[int]) -> None:
+        self.clock = ManualClock()
+        self.file = DurableFile(CONTENT[:durable])
+        self.chunks = Chunks(CONTENT, relaxed, agreed)
+        layers = Layers(self.chunks, None, None)  # type: ignore[arg-type]
+        self.silent_s = 0.0
+        self.told = ShardLengths((SegmentLengths(SEGMENT, chunk_bytes, chunk_bytes, len(CONTENT)),))
+        self.track = LayeredTrack(
+            DurableTrack(self.file),
+            "data",
+            KEY,
+            lambda: layers,
+            lambda: (self.told, self.silent_s),
+            lambda told: told.of(SEGMENT),
+            self.clock,
+        )
+
+    def tell(self, cached: int, durable: int) -> None:
+        self.told = self.told.with_newest(replace(self.told.newest, data_cached=cached, data_durable=durable))
+
+    def readable(self) -> int:
+        return self.track.length().readable_bytes
+
+
+@given(
+    runs,
+    st.integers(0, len(CONTENT)),
+    st.lists(st.integers(-1, 17), max_size=100),
+    st.lists(st.integers(-1, 17), max_size=100),
+)
+def test_a_read_is_right_whatever_the_cache_has_and_whole_if_the_file_is(run, durable, relaxed, agreed):
+    offset, size, chunk_bytes = run
+    size = min(size, len(CONTENT) - offset)
+    one = OneTrack(chunk_bytes, durable, relaxed, agreed)
+    for _ in range(3):  # a consumer that comes late once, does so differently the next time
+        found = bytes(one.track.read(offset, size))
+        assert CONTENT[offset : offset + size].startswith(found)
+        assert offset + len(found) >= min(offset + size, durable)
+    assert len(one.file.reads) <= 3, "one read of the file spans all that is missing"
+
+
+def test_a_replica_that_is_behind_is_made_up_for_by_the_others():
+    one = OneTrack(10, durable=0, relaxed=[10, 4, 10], agreed=[10, 10, 10])
+    assert bytes(one.track.read(5, 20)) == CONTENT[5:25]
+    assert one.chunks.asked == [(True, None), (False, [1])]
+    assert one.file.reads == []
+
+
+def test_a_replica_that_has_lost_everything_is_made_up_for_by_the_others():
+    one = OneTrack(10, durable=0, relaxed=[], agreed=[10, 10, 10])
+    assert bytes(one.track.read(5, 20)) == CONTENT[5:25]
+    assert one.file.reads == []
+
+
+def test_who_is_late_asks_one_replica_and_then_the_file():
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    assert bytes(one.track.read(0, 20)) == CONTENT[:20]
+    assert one.chunks.asked == [(True, None), (False, [0, 1])]
+    assert bytes(one.track.read(20, 20)) == CONTENT[20:40]
+    assert one.chunks.asked[2:] == [(True, None)]
+    assert one.file.reads == [(0, 20), (20, 20)]
+
+
+def test_the_file_is_read_once_over_all_that_is_missing():
+    one = OneTrack(10, durable=100, relaxed=[10, -1, 10, 3, 10], agreed=[10, -1, 10, 3, 10])
+    assert bytes(one.track.read(5, 45)) == CONTENT[5:50]
+    assert one.file.reads == [(10, 30)]
+
+
+def test_what_lies_behind_a_hole_is_not_handed_out():
+    one = OneTrack(10, durable=12, relaxed=[10, -1, 10], agreed=[10, -1, 10])
+    assert bytes(one.track.read(0, 30)) == CONTENT[:12]
+
+
+def test_the_file_is_read_to_where_it_was_when_the_cache_was_too_late():
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    one.tell(cached=10, durable=40)
+    assert one.readable() == 10
+    one.clock.advance(DELAY_S + 0.1)
+    assert one.readable() == 40
+    assert one.readable() == 40, "whoever reads it in several steps needs no new delay for each"
+    one.tell(cached=10, durable=60)
+    assert one.readable() == 40
+    one.clock.advance(DELAY_S + 0.1)
+    assert one.readable() == 60
+    one.tell(cached=70, durable=70)
+    assert one.readable() == 70
+
+
+def test_a_file_that_the_cache_has_nothing_of_is_read_at_once():
+    """A consumer could not even open it: it would look anew each time, and forget how long it has waited."""
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    one.tell(cached=0, durable=HEADER_BYTES)
+    assert one.readable() == HEADER_BYTES
+
+
+def test_lengths_that_go_back_take_nothing_away_that_was_due():
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    one.tell(cached=0, durable=50)
+    assert one.readable() == 50
+    one.tell(cached=20, durable=30)
+    assert one.readable() == 50
+
+
+def test_the_file_itself_is_asked_when_nobody_says_anything():
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    one.tell(cached=10, durable=10)
+    assert one.readable() == 10
+    one.silent_s = SILENT_S + 0.1
+    assert one.readable() == 100
+
+
+# ---- what the cache is told of
+
+
+class FailsLate:
+    """An appender whose flush does its work, and then says that it failed."""
+
+    def __init__(self, appender: Any) -> None:
+        self._appender = appender
+
+    def sync(self) -> None:
+        self._appender.sync()
+        raise FileProblem("the disk went away, and came back")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._appender, name)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_messages_whose_flush_only_seemed_to_fail_come_to_the_cache_too(before):
+    """Otherwise the lengths would stay behind the file until the next message, and so would every consumer."""
+    clock = ManualClock()
+    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 20))
+    told: list[Appended] = []
+    log = ShardLog(world.files, clock, STREAM, 0, world.config, on_append=told.append)
+    packer = Packer([0], [0], 1 << 20)
+
+    def packed(value: bytes) -> Any:
+        packer.add(value, shard=0, time_us=1)
+        return packer.take()[0]
+
+    for number in range(before):
+        log.append(packed(b"%d" % number))
+    last = packed(b"the one")
+    if log._open is None:
+        log._roll()
+    assert log._open is not None
+    log._open._index = FailsLate(log._open._index)  # type: ignore[assignment]
+    with pytest.raises(FileProblem):
+        log.append(last)
+    assert len(told) == before
+    log.append(last)
+    log.append(last)
+    assert len(told) == before + 1, "once"
+    assert (told[-1].packed, told[-1].data_length) == (last, last.end)
+    assert told[-1].index_length == HEADER_BYTES + sum(len(memoryview(one.packed.entries)) for one in told)
+    assert {one.segment for one in told} == {told[-1].segment}
