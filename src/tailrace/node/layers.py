@@ -25,6 +25,7 @@ class WorldLayers:
         self.found: Layers | None = None
         self._serving = False
         self._looked_s = -_RETRY_S
+        self._hints: Hints | None = None
 
     def serve(self) -> Layers:
         """For those who produce: the caches are made if they are not there, and served if nobody does."""
@@ -43,12 +44,14 @@ class WorldLayers:
                     self.found = self._open(serving=False)
             return self.found
 
+    def hints(self) -> Hints | None:
+        """None: they cannot be had here. Then consumers look now and then."""
+        with self._opening, suppress(OSError):
+            if self._hints is None:
+                self._hints = Hints(os.path.join(make_world_folder(self._root), "hints"), make=True)
+        return self._hints
+
     def _open(self, *, serving: bool) -> Layers:
         caches = self._caches()
         data, lengths = (caches.open(name, serving=serving, create=serving) for name in (DATA_CACHE, LENGTHS_CACHE))
-        return Layers(data, lengths, self._hints())
-
-    def _hints(self) -> Hints | None:
-        with suppress(OSError):  # without them consumers look now and then
-            return Hints(os.path.join(make_world_folder(self._root), "hints"), make=True)
-        return None
+        return Layers(data, lengths)

@@ -157,7 +157,8 @@ class World:
         shadow: Shadow | None = None
         if config.cached:
             _, incarnation = self._incarnation(stream)
-            shadow = Shadow(lambda: self._layers.serve(), incarnation, stream, self._clock, config.chunk_bytes)
+            layers = self._layers
+            shadow = Shadow(layers.serve, layers.hints(), incarnation, stream, self._clock, config.chunk_bytes)
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -201,7 +202,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(self._find_layers, self._clock)
+        board = Board(self._find_layers, lambda: self._layers.hints(), self._clock)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):

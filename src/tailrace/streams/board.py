@@ -7,7 +7,7 @@ from functools import partial
 from ..env import Clock
 from ..errors import TailraceError
 from ..model.message_file import Track as TrackName
-from ..native.hints import Waiter
+from ..native.hints import Hints, Waiter
 from .chunks import file_key
 from .layers import Layers, hint_slot, lengths_key
 from .lengths import SegmentLengths, ShardLengths
@@ -28,8 +28,8 @@ class _Told:
 class Board:
     """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time."""
 
-    def __init__(self, layers: Callable[[], Layers | None], clock: Clock) -> None:
-        self._layers, self._clock = layers, clock
+    def __init__(self, layers: Callable[[], Layers | None], hints: Callable[[], Hints | None], clock: Clock) -> None:
+        self._layers, self._hints, self._clock = layers, hints, clock
         self._places: dict[Place, str] = {}
         self._keys: list[bytes] = []
         self._told: list[_Told] = []
@@ -75,11 +75,11 @@ class Board:
 
     def waiter(self) -> Waiter | None:
         """What to sleep on until one of the streams has news; None: there is no such thing here, look now and then."""
-        layers = self._layers()
-        if layers is None or layers.hints is None:
+        hints = self._hints() if self._places else None
+        if hints is None:
             return None
         try:
-            return Waiter(layers.hints, {hint_slot(incarnation) for incarnation in self._places.values()})
+            return Waiter(hints, {hint_slot(incarnation) for incarnation in self._places.values()})
         except ValueError:  # more streams than a process can sleep on
             return None
 

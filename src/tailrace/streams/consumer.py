@@ -22,7 +22,7 @@ from .rate import RateLimit
 from .tail import ShardTail, Start
 
 Place = tuple[str, int]  # (stream, shard)
-_NET_S = 10.0  # a hint may be lost with the memory it lies in: then look all the same
+_NET_S = 60.0  # a hint may be lost with the memory it lies in: then look all the same
 
 
 class Consumer:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
-from ..native.hints import SLOTS, Hints
+from ..native.hints import SLOTS
 
 Source = Literal["relaxed", "consistent", "durable"]
 
@@ -49,7 +49,6 @@ class Layers:
 
     data: ChunkCache
     lengths: LengthCache
-    hints: Hints | None
     bytes_from: Counter[Source] = field(default_factory=Counter)
 
 

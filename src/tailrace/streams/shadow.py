@@ -15,6 +15,7 @@ from typing_extensions import Buffer
 from ..env import Clock
 from ..errors import TailraceError
 from ..native import Packed
+from ..native.hints import Hints
 from .chunks import ChunkedFile, chunk_size_for, file_key
 from .layers import Layers, hint_slot, lengths_key
 from .lengths import SegmentLengths, ShardLengths
@@ -71,17 +72,20 @@ class _Files:
 
 
 class Shadow:
-    """Of one producer, for all its shards. `layers` opens the cache, in the shadow's own thread."""
+    """Of one producer, for all its shards. `layers` opens the cache, in the shadow's own thread. `hints` wake those who
+    wait, whether there is a cache or not."""
 
     def __init__(
         self,
         layers: Callable[[], Layers | None],
+        hints: Hints | None,
         incarnation: str,
         stream: str,
         clock: Clock,
         chunk_bytes: int | None = None,
     ) -> None:
-        self._open, self._incarnation, self._clock, self._chunk_bytes = layers, incarnation, clock, chunk_bytes
+        self._open, self._hints = layers, hints
+        self._incarnation, self._clock, self._chunk_bytes = incarnation, clock, chunk_bytes
         self._layers: Layers | None = None
         self._opened_s = -_RETRY_S
         self._slot = hint_slot(incarnation)
@@ -114,9 +118,9 @@ class Shadow:
                     self._changing.wait(BEAT_S)
                 taken, self._waiting = list(self._waiting), deque()
                 closing = self._closing
-            if closing and (not taken or self._layers is None):
+            if closing and not taken:
                 return
-            layers = self._reach()
+            layers = self._layers if closing else self._reach()
             if taken:
                 self._write(layers, taken)
             else:
@@ -156,8 +160,8 @@ class Shadow:
                 self._files[shard].written()
             self._told[shard] = self._told[shard].with_newest(self._files[shard].lengths)
         self._tell(layers, {shard: self._told[shard] for shard in touched})
-        if layers is not None and layers.hints is not None:
-            layers.hints.raise_(self._slot)
+        if self._hints is not None:
+            self._hints.raise_(self._slot)
 
     def _set(self, layers: Layers, chunks: dict[bytes, Buffer]) -> bool:
         try:
