@@ -16,7 +16,7 @@ from .errors import TailraceError
 from .native import Message
 from .node.world import World
 from .node.world import open_world as open
-from .streams import Batch, Consumer, Producer
+from .streams import Batch, Consumer, Producer, Snapshot, View
 
 __version__ = "0.1.0"
 
@@ -30,8 +30,10 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "Retention",
+    "Snapshot",
     "StreamConfig",
     "TailraceError",
+    "View",
     "World",
     "WorldConfig",
     "errors",

@@ -108,10 +108,11 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
-    "StreamConfig TailraceError World WorldConfig errors open",
+    "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Finding Layers Producer Shadow "
-    "ShardLog ShardStatus ShardTail Start arrow_schema collect verify_shard",
+    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Finding Layers OnChange Producer "
+    "Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Start View arrow_schema collect "
+    "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
     "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",

@@ -29,11 +29,16 @@ from ..streams import (
     Collected,
     Consumer,
     Layers,
+    OnChange,
     Producer,
     Shadow,
     ShardLog,
     ShardStatus,
     ShardTail,
+    Snapshot,
+    Snapshots,
+    SnapshotStatus,
+    View,
     collect,
 )
 
@@ -218,6 +223,59 @@ class World:
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
         return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board)
 
+    # ---- keys and values
+
+    def snapshot(self, stream: str, shard: int | None = None, *, position: int | None = None) -> list[Snapshot]:
+        """Fold the newest snapshot of a shard, or of each, and the messages behind it into a new one: up to now, or up
+        to a position of one shard. Producers go on meanwhile."""
+        shards = self._shards(stream, None if shard is None else [shard])
+        snapshots = self._snapshots(stream)
+        if position is None:
+            return snapshots.take_all(shards)
+        if shard is None:
+            raise ConfigError(f"position {position} of which shard? Name it: snapshot({stream!r}, 0, position=…)")
+        return [snapshots.take(shard, position)]
+
+    def write_snapshot(
+        self, stream: str, shard: int, position: int, keys: Any, values: Any, times_us: Any = None
+    ) -> Snapshot:
+        """Publish a state that another system knows, as a snapshot: Arrow arrays or lists of all keys of a shard and
+        their values, after all messages before `position`."""
+        self._shards(stream, [shard])
+        return self._snapshots(stream).write(shard, position, keys, values, times_us)
+
+    def snapshots(self, stream: str) -> list[SnapshotStatus]:
+        """The snapshots of all shards, of each the newest first."""
+        snapshots = self._snapshots(stream)
+        return [status for shard in self._shards(stream, None) for status in snapshots.status(shard)]
+
+    def view(
+        self,
+        stream: str,
+        *,
+        shards: Sequence[int] | None = None,
+        wait: bool = True,
+        on_change: OnChange | None = None,
+        **settings: Any,
+    ) -> View:
+        """The stream as keys and values in this process: loads the newest snapshots and follows the updates.
+
+        wait: return when all that is durable now is applied; else as soon as the snapshots are loaded. on_change hears
+        of every update behind the snapshots. Settings are those of ConsumerConfig.
+        """
+        wanted, config = self._shards(stream, shards), self.stream_config(stream)
+        settings = {**settings, "bytes_per_s": None}  # a view that holds back cannot tell whether it is fresh
+        return View(
+            stream,
+            wanted,
+            config.shards,
+            self._snapshots(stream),
+            lambda positions: self.consumer(stream, start=positions, **settings),
+            self._clock,
+            wait=wait,
+            on_change=on_change,
+        )
+
     # ---- caches
 
     def caches(self) -> list[str]:
@@ -334,6 +392,18 @@ class World:
             return self._layers_here.found
         return self._layers.find() if self._may_coordinate() else None
 
+    def _snapshots(self, stream: str) -> Snapshots:
+        self._check_open()
+        return Snapshots(self._files, self._clock, self._catalog, stream)
+
+    def _shards(self, stream: str, shards: Sequence[int] | None) -> list[int]:
+        """Those that are meant, or all; ConfigError for one that is not there."""
+        count = self.stream_config(stream).shards
+        wanted = list(range(count)) if shards is None else sorted(set(shards))
+        if not wanted or wanted[0] < 0 or wanted[-1] >= count:
+            raise ConfigError(f"shards={wanted}: {stream} has shards 0 to {count - 1}")
+        return wanted
+
     def _tails(
         self,
         stream: str,
@@ -344,12 +414,9 @@ class World:
         board: Board,
     ) -> list[ShardTail]:
         stream_config, (_, incarnation) = self.stream_config(stream), self._incarnation(stream)
-        count = stream_config.shards
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
-        wanted = range(count) if shards is None else sorted(set(shards))
-        if not wanted or wanted[0] < 0 or wanted[-1] >= count:
-            raise ConfigError(f"shards={list(wanted)}: {stream} has shards 0 to {count - 1}")
+        wanted = self._shards(stream, shards)
         known = {} if checkpoint is None else self._checkpoints.load(self._incarnation(stream), checkpoint)
         tails: list[ShardTail] = []
         try:

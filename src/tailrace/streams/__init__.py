@@ -1,4 +1,4 @@
-"""Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, retention."""
+"""Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, snapshots, views, retention."""
 
 from .batch import Batch, arrow_schema
 from .board import Board
@@ -10,8 +10,10 @@ from .producer import Producer
 from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
+from .snapshots import Snapshot, Snapshots, SnapshotStatus
 from .tail import ShardTail, Start
 from .verifier import Checked, Finding, verify_shard
+from .view import OnChange, View
 
 __all__ = [
     "Batch",
@@ -23,12 +25,17 @@ __all__ = [
     "Consumer",
     "Finding",
     "Layers",
+    "OnChange",
     "Producer",
     "Shadow",
     "ShardLog",
     "ShardStatus",
     "ShardTail",
+    "Snapshot",
+    "SnapshotStatus",
+    "Snapshots",
     "Start",
+    "View",
     "arrow_schema",
     "collect",
     "verify_shard",

@@ -121,6 +121,12 @@ class Producer:
             raise self._refusal()
         self._flush()
 
+    @property
+    def positions(self) -> dict[int, int]:
+        """{shard: where its durable messages end}: behind a flush(), what a consumer or a view must reach to have all
+        that was sent."""
+        return {shard: log.position for shard, log in self._logs.items()}
+
     #: `send` for coroutines: await it. When the buffer is full it waits, without stopping the others.
     send_async: Callable[..., Awaitable[None]]
 

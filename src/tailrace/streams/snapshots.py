@@ -9,11 +9,11 @@ Invariants:
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..env import Clock
 from ..errors import Corrupt, FileMissing, FileProblem, PositionRetired, SnapshotMissing, StreamMissing
@@ -27,6 +27,8 @@ from .tail import ShardTail
 
 if TYPE_CHECKING:
     import pyarrow
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 20
@@ -179,6 +181,10 @@ class Snapshots:
                 return self._take(shard, position)
         return self._take(shard, position)
 
+    def take_all(self, shards: Sequence[int]) -> list[Snapshot]:
+        """`take` for each, side by side."""
+        return in_parallel(self.take, shards)
+
     def _take(self, shard: int, position: int | None) -> Snapshot:
         end = find_end(self._files, self.stream, shard).position
         if position is None:
@@ -259,7 +265,7 @@ class Snapshots:
         return problem
 
 
-def in_parallel(act: Any, shards: Sequence[int]) -> list[Any]:
+def in_parallel(act: Callable[[int], T], shards: Sequence[int]) -> list[T]:
     """Do it for each shard, some at a time: disk waits overlap, and Arrow unpacks without the interpreter's lock."""
     if len(shards) <= 1:
         return [act(shard) for shard in shards]
