@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .report import goals_table, shown
 from .score import AT_MOST, OTHERS, OTHERS_MAX
 
 if TYPE_CHECKING:
@@ -25,26 +26,10 @@ def tables(result: Mapping[str, Any]) -> "list[Table]":
 
 
 def _goals(result: Mapping[str, Any]) -> "Table":
-    from rich.table import Table
-
-    settings = ", ".join(f"{name} {value}" for name, value in result["settings"].items())
-    rows = Table(title=f"Cache: medians of {len(result['runs'])} repeats ({settings})", title_justify="left")
-    for heading in ("figure", "median", "lowest", "highest", "unit", "goal", "what"):
-        rows.add_column(heading, justify="right" if heading in ("median", "lowest", "highest", "goal") else "left")
-    disturbed = result["summary"][OTHERS.name] > OTHERS_MAX
     cases = tuple(f"{case}_" for case in result["tried"])
-    for figure in result["figures"]:
-        name, goal = figure["name"], figure["goal"]
-        if name.startswith(cases):
-            continue
-        median, (low, high) = result["summary"][name], result["spread"][name]
-        mark = ""
-        if goal is not None:
-            below = name in AT_MOST
-            met = median <= goal if below else median >= goal
-            verdict = "unsure, disturbed" if disturbed else "met" if met else "missed"
-            mark = f"{'at most ' if below else ''}{goal:g} {verdict}"
-        rows.add_row(name, _shown(median), _shown(low), _shown(high), figure["unit"], mark, figure["what"])
+    compared = [figure for figure in result["figures"] if not figure["name"].startswith(cases)]
+    disturbed = result["summary"][OTHERS.name] > OTHERS_MAX
+    rows = goals_table("Cache", compared, result, at_most=AT_MOST, disturbed=disturbed)
     for missing in result["missing"]:
         rows.add_row("", "", "", "", "", "", missing)
     return rows
@@ -81,6 +66,4 @@ def _systems(result: Mapping[str, Any], case: str) -> Iterator[str]:
 
 
 def _shown(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if value is None else shown(value)

@@ -3,7 +3,7 @@
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +67,37 @@ def table(result: Mapping[str, Any]) -> "Table":
         name, goal = figure["name"], figure["goal"]
         low, high = result["spread"][name]
         median = result["summary"][name]
-        mark = "" if goal is None else f"{_shown(goal)} {'met' if median >= goal else 'missed'}"
-        rows.add_row(name, _shown(median), _shown(low), _shown(high), figure["unit"], mark, figure["what"])
+        mark = "" if goal is None else f"{shown(goal)} {'met' if median >= goal else 'missed'}"
+        rows.add_row(name, shown(median), shown(low), shown(high), figure["unit"], mark, figure["what"])
+    return rows
+
+
+def goals_table(
+    title: str,
+    figures: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    *,
+    at_most: Collection[str],
+    disturbed: bool,
+) -> "Table":
+    """These figures with their goals, of which those in `at_most` are upper bounds. When others had disturbed the run,
+    whether a goal is met is left open."""
+    from rich.table import Table
+
+    settings = ", ".join(f"{name} {value}" for name, value in result["settings"].items())
+    rows = Table(title=f"{title}: medians of {len(result['runs'])} repeats ({settings})", title_justify="left")
+    for heading in ("figure", "median", "lowest", "highest", "unit", "goal", "what"):
+        rows.add_column(heading, justify="right" if heading in ("median", "lowest", "highest", "goal") else "left")
+    for figure in figures:
+        name, goal = figure["name"], figure["goal"]
+        median, (low, high) = result["summary"][name], result["spread"][name]
+        mark = ""
+        if goal is not None:
+            below = name in at_most
+            met = median <= goal if below else median >= goal
+            verdict = "unsure, disturbed" if disturbed else "met" if met else "missed"
+            mark = f"{'at most ' if below else ''}{goal:g} {verdict}"
+        rows.add_row(name, shown(median), shown(low), shown(high), figure["unit"], mark, figure["what"])
     return rows
 
 
@@ -76,5 +105,5 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

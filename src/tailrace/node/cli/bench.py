@@ -18,7 +18,12 @@ _WIDE = 240
 
 app = typer.Typer(
     help="Measure how fast this machine is.",
-    epilog=examples("tailrace bench streams", "tailrace bench cache", "tailrace bench streams --json > bench.json"),
+    epilog=examples(
+        "tailrace bench streams",
+        "tailrace bench cache",
+        "tailrace bench fanout",
+        "tailrace bench streams --json > bench.json",
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -82,6 +87,77 @@ def cache(
             show_json(result)
             return
         _print(tables(result))
+
+
+@app.command(
+    epilog=examples(
+        "tailrace bench fanout",
+        "tailrace bench fanout --consumers 1,16,64 --repeats 3 --json > bench.json",
+    ),
+)
+def fanout(
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement; each takes minutes.")
+    ] = 1,
+    consumers: Annotated[
+        str | None,
+        typer.Option(
+            "--consumers", metavar="N,…", help="Numbers of consumers.  [default: 1,4,16,64,256]", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="DIR", help="Where streams lie: the disk to measure.", show_default=False),
+    ] = None,
+    peers_folder: Annotated[
+        str | None,
+        typer.Option(
+            "--peers-folder",
+            metavar="DIR",
+            help="Where peers that can be fetched are kept.  [default: tailrace/peers in the user's cache folder]",
+            show_default=False,
+        ),
+    ] = None,
+    maven: Annotated[
+        str, typer.Option("--maven", metavar="URL", envvar="TAILRACE_MAVEN", help="A Maven repository.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure one stream with many consumers beside Kafka, NATS, RabbitMQ and Redis, as far as they can be had."""
+    with reported(as_json=json, debug=debug):
+        from ..bench.fanout import run as measurement
+        from ..bench.fanout.table import tables
+
+        if directory is not None and not os.path.isdir(directory):
+            raise ConfigError(f"--directory: there is no folder {directory!r}; make it, or name another")
+        numbers: tuple[int, ...] = measurement.CONSUMERS_QUICK if quick else measurement.CONSUMERS
+        if consumers is not None:
+            numbers = _numbers(consumers, measurement.CONSUMERS_MAX)
+        cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        peers = measurement.Peers(folder=peers_folder or os.path.join(cache_folder, "tailrace", "peers"), maven=maven)
+        result = measurement.run(
+            peers, repeats=repeats, consumers=numbers, directory=directory, progress=say, quick=quick
+        )
+        if json:
+            show_json(result)
+            return
+        _print(tables(result))
+
+
+def _numbers(text: str, most: int) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(1 <= number <= most for number in numbers):
+        raise ConfigError(
+            f"--consumers {text!r}: use numbers from 1 to {most} with commas between them, as in 1,16,256"
+        )
+    return numbers
 
 
 def _print(tables: "list[Table]") -> None:

@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from ....errors import TailraceError
@@ -59,7 +59,16 @@ def connect(address: Address) -> socket.socket:
 class Server:
     """`arrange` gives a command line and the addresses it listens on; it is asked again when a start failed."""
 
-    def __init__(self, arrange: Callable[[], tuple[Sequence[str], Sequence[Address]]], log: str) -> None:
+    def __init__(
+        self,
+        arrange: Callable[[], tuple[Sequence[str], Sequence[Address]]],
+        log: str,
+        *,
+        start_s: float = _START_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment`: beside that of this process."""
+        self._start_s = start_s
         for attempt in range(1, _STARTS_MAX + 1):
             command, self.addresses = arrange()
             # The server must not outlive a benchmark that is killed; setpriv (util-linux) asks the kernel for that.
@@ -70,6 +79,7 @@ class Server:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
+                    env=os.environ | dict(environment or {}),
                     start_new_session=True,  # a Ctrl-C is for the benchmark, which then ends its servers
                 )
             if self._listens():
@@ -81,7 +91,7 @@ class Server:
                 raise PeerFailed(f"{' '.join(command)} did not start {_STARTS_MAX} times; it said: {said or 'nothing'}")
 
     def _listens(self) -> bool:
-        end_s = time.monotonic() + _START_S
+        end_s = time.monotonic() + self._start_s
         for address in self.addresses:
             while True:
                 try:

@@ -1,0 +1,146 @@
+"""One system with one number of consumers, measured: delay at a fixed rate, then bytes at full speed.
+
+At full speed twice: first everybody shares the processor as Linux shares it, which gives what is delivered in all and
+what it costs; then consumers get only what the producer and the servers leave, as if they ran elsewhere, which shows
+what the producer loses to its consumers and not to this machine's few cores.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from ..system import process_cpu_s
+from .contender import Contender
+from .crew import Crew, Phase, errand
+from .tally import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    rate_per_s: float = 25.0
+    delay_s: float = 2.5
+    warm_s: float = 0.6
+    full_s: float = 1.2
+    catch_up_s: float = 3.0  # for messages on their way when the producer stops; later ones count as lost
+    open_s: float = 60.0  # until all consumers have subscribed
+
+    @property
+    def samples_max(self) -> int:
+        return int(4 * self.rate_per_s * (self.delay_s + self.warm_s)) + 100
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    lost: int  # messages that some consumer did not get in time; they count as late as that time
+
+
+@dataclass(frozen=True, slots=True)
+class FullSpeed:
+    delivered_mb_per_s: float  # to all consumers together
+    producer_mb_per_s: float
+    producer_first_mb_per_s: float  # the producer's rate while consumers take only what is left
+    server_cpu_s_per_gb: float  # of what is delivered
+    client_cpu_s_per_gb: float  # consumers' and the producer's
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    consumers: int
+    delays: Delays | None = None
+    full: FullSpeed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_s: float
+    produced: int
+    delivered: int
+    server_s: float
+    client_s: float
+
+
+def measure(contender: Contender, consumers: int, amounts: Amounts, *, delays: bool = True, full: bool = True) -> Cell:
+    phases = [Phase(f"paced-{consumers}", amounts.rate_per_s)] * delays + [Phase(f"full-{consumers}")] * full
+    made: list[Phase] = []
+    try:
+        for phase in phases:
+            made.append(phase)
+            errand(partial(contender.make, phase.stream, synced=phase.paced), f"{contender.name}: make {phase.stream}")
+        crew = Crew(contender, consumers, phases, amounts.samples_max if delays else 0)
+        try:
+            found = _delays(crew, amounts) if delays else None
+            return Cell(consumers, found, _full_speed(crew, contender, len(phases) - 1, amounts) if full else None)
+        finally:
+            crew.close()
+    finally:
+        for phase in made:
+            errand(partial(contender.drop, phase.stream), f"{contender.name}: drop {phase.stream}")
+
+
+def _delays(crew: Crew, amounts: Amounts) -> Delays:
+    crew.begin(0, amounts.open_s)
+    crew.wait(amounts.warm_s)
+    begin_ns = time.monotonic_ns()
+    crew.wait(amounts.delay_s)
+    end_ns = time.monotonic_ns()
+    crew.stop_producer(0)
+    end_s = time.monotonic() + amounts.catch_up_s
+    while any(slot.stamped < crew.producer.stamped for slot in crew.consumers) and time.monotonic() < end_s:
+        crew.wait(0.01)
+    late_ns = time.monotonic_ns() - begin_ns
+    crew.end(0)
+
+    def inside(slot: Slot) -> list[int]:
+        return [delay for stamp, delay in slot.samples() if begin_ns <= stamp < end_ns]
+
+    came = sorted(delay for slot in crew.consumers for delay in inside(slot))
+    lost = max(1, len(inside(crew.producer))) * len(crew.consumers) - len(came)
+    came += [late_ns] * lost
+
+    def quantile_ms(share: float) -> float:
+        return came[int(share * len(came))] / 1e6
+
+    return Delays(quantile_ms(0.5), quantile_ms(0.99), quantile_ms(0.999), lost)
+
+
+def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts) -> FullSpeed:
+    crew.begin(number, amounts.open_s)
+    crew.wait(amounts.warm_s)
+    before = _look(crew, contender)
+    crew.wait(amounts.full_s)
+    after = _look(crew, contender)
+    crew.yield_to_others()
+    crew.wait(amounts.warm_s)
+    yielding = _look(crew, contender)
+    crew.wait(amounts.full_s)
+    last = _look(crew, contender)
+    crew.stop_producer(number)
+    crew.end(number)
+    seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
+    return FullSpeed(
+        delivered_mb_per_s=1e3 * gigabytes / seconds,
+        producer_mb_per_s=(after.produced - before.produced) / seconds / 1e6,
+        producer_first_mb_per_s=(last.produced - yielding.produced) / (last.at_s - yielding.at_s) / 1e6,
+        server_cpu_s_per_gb=(after.server_s - before.server_s) / max(gigabytes, 1e-9),
+        client_cpu_s_per_gb=(after.client_s - before.client_s) / max(gigabytes, 1e-9),
+    )
+
+
+def _look(crew: Crew, contender: Contender) -> _Seen:
+    at_s = time.monotonic()
+    produced, delivered = crew.producer.bytes, sum(slot.bytes for slot in crew.consumers)
+    server_s = contender.server_cpu_s()
+    client_s = producer_s = process_cpu_s(crew.producer.pid)
+    if threads := crew.producer.threads:  # the producer serves, too
+        client_s = sum(_thread_cpu_s(crew.producer.pid, thread) for thread in threads)
+        server_s += producer_s - client_s
+    client_s += sum(process_cpu_s(slot.pid) for slot in crew.consumers)
+    return _Seen(at_s, produced, delivered, server_s, client_s)
+
+
+def _thread_cpu_s(pid: int, thread: int) -> float:
+    with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0]) / 1e9

@@ -1,0 +1,1 @@
+"""Kafka, NATS JetStream, RabbitMQ streams and Redis streams: their own servers, and lean clients for them."""

@@ -1,0 +1,36 @@
+"""Two servers of one program: one that syncs every message, and one that syncs now and then."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ...peers.server import Address, Server
+
+#: From its folder, and whether it syncs every message: the command line and where it listens.
+Arrange = Callable[[str, bool], tuple[Sequence[str], Sequence[Address]]]
+
+
+class Pair:
+    def __init__(self, folder: str, name: str, arrange: Arrange) -> None:
+        self._servers: dict[bool, Server] = {}
+        try:
+            for synced in (False, True):
+                place = os.path.join(folder, f"{name}-{'synced' if synced else 'plain'}")
+                os.makedirs(place)
+                self._servers[synced] = Server(partial(arrange, place, synced), os.path.join(place, "log"))
+        except BaseException:
+            self.close()
+            raise
+
+    def address(self, *, synced: bool) -> Address:
+        return self._servers[synced].addresses[0]
+
+    def addresses(self) -> list[Address]:
+        return [server.addresses[0] for server in self._servers.values()]
+
+    def cpu_s(self) -> float:
+        return sum(server.cpu_s() for server in self._servers.values())
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()

@@ -1,0 +1,153 @@
+"""Ours, the peers that can be had and the memory's own limit, with more and more consumers, in one run.
+
+What is compared: N processes, each a consumer of the same stream of 1 KB messages, on the machine of the producer and
+of the servers. Within a repeat all systems take turns at each N, and ratios are made within a repeat. One round with
+few consumers is run first and thrown away: programs that compile themselves while they run are slow in it.
+
+How it is fair to the peers: their clients are the leanest there are, and count messages without looking at them where
+the protocol allows it, as ours does; where a peer cannot be told to sync as often as ours, it syncs less.
+"""
+
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from ....errors import ConfigError
+from ..peers.server import PeerFailed, PeerMissing
+from ..report import result
+from ..score import OTHERS, OTHERS_MAX
+from ..system import machine_cpu_s
+from .cell import Amounts, Cell, measure
+from .contender import Contender, Entry
+from .memcpy import Memcpy
+from .message import MESSAGE_BYTES
+from .ours import Ours
+from .peers.install import Installer
+from .peers.kafka import Kafka
+from .peers.nats import Nats
+from .peers.rabbitmq import RabbitStreams
+from .peers.redis_streams import RedisStreams
+from .score import DELAY_CONSUMERS, Figures, figures_of
+
+CONSUMERS = (1, 4, 16, 64, 256)
+CONSUMERS_QUICK = (1, 2)
+CONSUMERS_MAX = 1000
+_WARM_UP_CONSUMERS = 2
+_QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.3, catch_up_s=1.0)
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Where to get them: `folder` keeps what was fetched, `maven` is a Maven repository."""
+
+    folder: str
+    maven: str
+
+
+def run(
+    peers: Peers,
+    *,
+    repeats: int = 1,
+    consumers: Sequence[int] = CONSUMERS,
+    directory: str | None = None,
+    progress: Progress = lambda line: None,
+    quick: bool = False,
+) -> dict[str, Any]:
+    """`quick` shrinks every amount and fetches nothing: good only to see that it runs."""
+    with ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="tailrace-fanout-", dir=directory)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        installer = Installer(peers.folder, peers.maven, fetch=not quick, progress=progress)
+        contest = _Contest(folder, installer, stack, progress, _QUICK if quick else Amounts())
+        if not quick:
+            contest.warm_up()
+        runs = []
+        for repeat in range(repeats):
+            progress(f"repeat {repeat + 1} of {repeats}")
+            runs.append(contest.repeat(sorted(set(consumers))))
+        settings = {"message bytes": MESSAGE_BYTES, "messages/s for delay": contest.amounts.rate_per_s, "quick": quick}
+        # Of a peer that failed on the way, only what all repeats have.
+        kept = [figure for figure in runs[0] if all(figure in one for one in runs)]
+        measured = result(kept, [{figure.name: one[figure] for figure in kept} for one in runs], settings)
+        if (others := measured["summary"][OTHERS.name]) > OTHERS_MAX:
+            progress(f"others took {others:.0%} of this machine meanwhile: run it again when it is quiet")
+        measured["summary"]["peers"] = {peer.name: peer.version for peer in contest.peers}
+        policies = {one.name: one.policy for one in [contest.ours, *contest.peers]}
+        return {**measured, "missing": contest.missing, "failed": contest.failed, "policies": policies}
+
+
+class _Contest:
+    """Everybody who takes part, with servers that wait."""
+
+    def __init__(
+        self, folder: str, installer: Installer, stack: ExitStack, progress: Progress, amounts: Amounts
+    ) -> None:
+        self._progress, self.amounts = progress, amounts
+        self.missing: list[str] = []
+        self.failed: list[str] = []
+        self.peers: list[Contender] = []
+        for entry in (
+            Entry("kafka", lambda: Kafka(folder, installer)),
+            Entry("nats", lambda: Nats(folder, installer)),
+            Entry("rabbitmq", lambda: RabbitStreams(folder)),
+            Entry("redis", lambda: RedisStreams(folder)),
+        ):
+            progress(f"starting {entry.name}")
+            try:
+                peer = entry.start()
+            except (PeerMissing, PeerFailed) as seen:
+                self.missing.append(f"{entry.name}: {seen}")
+                progress(self.missing[-1])
+                continue
+            stack.callback(peer.close)
+            self.peers.append(peer)
+        if not self.peers:
+            raise ConfigError(f"there is nobody to compare with. {'; '.join(self.missing)}")
+        self.ours, self._memcpy = Ours(folder, version("tailrace")), Memcpy()
+
+    def warm_up(self) -> None:
+        self._progress("warm-up, not counted")
+        for contender in [self.ours, *self.peers]:
+            self._cell(contender, _WARM_UP_CONSUMERS)
+
+    def repeat(self, numbers: Sequence[int]) -> Figures:
+        spent_s, (busy_s, all_s) = self._spent_s(), machine_cpu_s()
+        cells: dict[str, dict[int, Cell]] = {}
+        for consumers in numbers:
+            for contender in [self._memcpy, self.ours, *self.peers]:
+                self._progress(f"{consumers} consumers: {contender.name}")
+                if cell := self._cell(contender, consumers):
+                    cells.setdefault(contender.name, {})[consumers] = cell
+        if max(numbers) > DELAY_CONSUMERS and DELAY_CONSUMERS not in numbers:
+            for contender in [self.ours, *self.peers]:
+                self._progress(f"{DELAY_CONSUMERS} consumers, delay only: {contender.name}")
+                if cell := self._cell(contender, DELAY_CONSUMERS, full=False):
+                    cells.setdefault(contender.name, {})[DELAY_CONSUMERS] = cell
+        busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
+        others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
+        compared = figures_of(cells, [peer.name for peer in self.peers])
+        return {**compared, OTHERS: others}
+
+    def _cell(self, contender: Contender, consumers: int, *, full: bool = True) -> Cell | None:
+        delays = contender is not self._memcpy
+        try:
+            return measure(contender, consumers, self.amounts, delays=delays, full=full)
+        except PeerFailed as seen:
+            if contender not in self.peers:
+                raise
+            # One cell less, and it is said; the others are worth having.
+            self.failed.append(f"{consumers} consumers: {seen}")
+            self._progress(self.failed[-1])
+            return None
+
+    def _spent_s(self) -> float:
+        """CPU time of this benchmark with its processes and all servers, so far."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + ended.ru_utime + ended.ru_stime + sum(peer.server_cpu_s() for peer in self.peers)

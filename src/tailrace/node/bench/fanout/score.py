@@ -1,0 +1,110 @@
+"""From cells to figures: what each system did at each number of consumers, and how ours compares with the best peer."""
+
+from collections.abc import Mapping, Sequence
+
+from ..report import Figure
+from .cell import Cell
+from .memcpy import Memcpy
+from .ours import Ours
+
+Figures = dict[Figure, float]
+#: One repeat: by system, then by number of consumers.
+Cells = Mapping[str, Mapping[int, Cell]]
+
+HEADLINE_CONSUMERS = 16
+DELAY_CONSUMERS = 100
+#: Figures whose goal is an upper bound.
+AT_MOST = {"producer_drop_pct", "p99_vs_best_peer", "server_cpu_vs_best_peer"}
+_SHARED = "cores shared by all"
+_YIELDING = "consumers take only what producer and servers leave"
+_MEASURES = (
+    ("mb_per_s", "MB/s", "delivered to all consumers together"),
+    ("producer_mb_per_s", "MB/s", f"the producer's rate meanwhile, {_SHARED}"),
+    ("producer_first_mb_per_s", "MB/s", f"the producer's rate while {_YIELDING}"),
+    ("server_cpu_s_per_gb", "s/GB", "CPU time of the servers per GB delivered"),
+    ("client_cpu_s_per_gb", "s/GB", "CPU time of producer and consumers per GB delivered"),
+    ("p50_ms", "ms", "delay from producer to consumer at a fixed rate, median"),
+    ("p99_ms", "ms", "the same, 99 of 100"),
+    ("p999_ms", "ms", "the same, 999 of 1000"),
+    ("lost", "messages", "that did not come in time in the measurement of delay"),
+)
+
+
+def named(consumers: int, system: str, measure: str) -> str:
+    return f"n{consumers}_{system}_{measure}"
+
+
+def figures_of(cells: Cells, peers: Sequence[str]) -> Figures:
+    """Everything of one repeat; what compares comes first."""
+    figures: Figures = {}
+    for system, by_consumers in cells.items():
+        for consumers, cell in by_consumers.items():
+            values = _values(cell)
+            for measure, unit, what in _MEASURES:
+                if measure in values and (system != Memcpy.name or measure == "mb_per_s"):
+                    meaning = f"{system}, {consumers} consumers: {what}"
+                    figures[Figure(named(consumers, system, measure), unit, meaning)] = values[measure]
+    return {**_compared({figure.name: value for figure, value in figures.items()}, cells, peers), **figures}
+
+
+def _values(cell: Cell) -> dict[str, float]:
+    values: dict[str, float] = {}
+    if (full := cell.full) is not None:
+        values |= {
+            "mb_per_s": full.delivered_mb_per_s,
+            "producer_mb_per_s": full.producer_mb_per_s,
+            "producer_first_mb_per_s": full.producer_first_mb_per_s,
+            "server_cpu_s_per_gb": full.server_cpu_s_per_gb,
+            "client_cpu_s_per_gb": full.client_cpu_s_per_gb,
+        }
+    if (delays := cell.delays) is not None:
+        values |= {"p50_ms": delays.p50_ms, "p99_ms": delays.p99_ms, "p999_ms": delays.p999_ms, "lost": delays.lost}
+    return values
+
+
+def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) -> Figures:
+    ours = cells[Ours.name]
+    at_full_speed = sorted(consumers for consumers, cell in ours.items() if cell.full)
+    with_delays = sorted(consumers for consumers, cell in ours.items() if cell.delays)
+    # The number that the goals speak of; in a smaller run the largest one below it.
+    many = max((n for n in at_full_speed if n <= HEADLINE_CONSUMERS), default=at_full_speed[0])
+    crowd = DELAY_CONSUMERS if DELAY_CONSUMERS in with_delays else with_delays[-1]
+    fewest, most = at_full_speed[0], at_full_speed[-1]
+
+    def of(consumers: int, system: str, measure: str) -> float:
+        return known[named(consumers, system, measure)]
+
+    def of_peers(consumers: int, measure: str) -> list[float]:
+        return [known[name] for peer in peers if (name := named(consumers, peer, measure)) in known]
+
+    def drop_pct(system: str, measure: str) -> float:
+        return 100 * (1 - of(most, system, measure) / max(of(fewest, system, measure), 1e-9))
+
+    def figure(name: str, unit: str, what: str, goal: float | None = None) -> Figure:
+        return Figure(name, unit, what, goal)
+
+    span = f"from {fewest} to {most} consumers"
+    found: Figures = {}
+    delivered = of(many, Ours.name, "mb_per_s")
+    if rates := of_peers(many, "mb_per_s"):
+        what = f"{many} consumers: bytes/s delivered, ours through shared memory against the best peer"
+        found[figure("shm_vs_best_peer", "ratio", what, 10.0)] = delivered / max(*rates, 1e-9)
+    what = f"{many} consumers: bytes/s delivered, against as many processes that only copy memory"
+    found[figure("shm_of_memcpy", "share", what, 0.6)] = delivered / of(many, Memcpy.name, "mb_per_s")
+    what = f"what the producer's rate loses {span}; {_YIELDING}"
+    found[figure("producer_drop_pct", "%", what, 5.0)] = drop_pct(Ours.name, "producer_first_mb_per_s")
+    what = f"the same, {_SHARED}"
+    found[figure("producer_drop_shared_pct", "%", what)] = drop_pct(Ours.name, "producer_mb_per_s")
+    there = [peer for peer in peers if all(named(n, peer, "producer_first_mb_per_s") in known for n in (fewest, most))]
+    if there:
+        what = f"the producer's loss {span} with the peer where it is smallest; {_YIELDING}"
+        drops = [drop_pct(peer, "producer_first_mb_per_s") for peer in there]
+        found[figure("best_peer_producer_drop_pct", "%", what)] = min(drops)
+    if delays := of_peers(crowd, "p99_ms"):
+        what = f"{crowd} consumers: 99 of 100 messages are there within this share of the best peer's delay"
+        found[figure("p99_vs_best_peer", "ratio", what, 0.2)] = of(crowd, Ours.name, "p99_ms") / max(min(delays), 1e-9)
+    if costs := of_peers(many, "server_cpu_s_per_gb"):
+        what = f"{many} consumers: CPU time of servers per GB delivered, against the best peer"
+        mine = of(many, Ours.name, "server_cpu_s_per_gb")
+        found[figure("server_cpu_vs_best_peer", "ratio", what, 0.05)] = mine / max(min(costs), 1e-9)
+    return found

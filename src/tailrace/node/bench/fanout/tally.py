@@ -1,0 +1,103 @@
+"""Memory that the benchmark shares with its processes: how far each has come. Written by its owner, read by the parent.
+
+    word    what
+    0       the step that the parent has reached
+    then for each process, the producer's first:
+    0       its process id
+    1       phases it is ready for
+    2       bytes so far
+    3       messages with a stamp so far
+    4..7    threads of it that serve nobody; 0: no such thread
+    8..     stamp and delay of each message, in nanoseconds
+
+Words are aligned, so they are never seen half written.
+"""
+
+import mmap
+from collections.abc import Iterator, Sequence
+
+_PID, _READY, _BYTES, _STAMPED, _THREADS = range(5)
+_THREADS_MAX = 4
+_SAMPLES = _THREADS + _THREADS_MAX
+
+
+class Tally:
+    def __init__(self, processes: int, samples_max: int) -> None:
+        self._samples_max = samples_max
+        self._each = _SAMPLES + 2 * samples_max
+        self._words = memoryview(mmap.mmap(-1, 8 * (1 + processes * self._each))).cast("Q")
+        self.processes = processes
+
+    @property
+    def step(self) -> int:
+        return self._words[0]
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._words[0] = step
+
+    def slot(self, number: int) -> "Slot":
+        begin = 1 + number * self._each
+        return Slot(self, self._words[begin : begin + self._each], self._samples_max)
+
+
+class Slot:
+    """Of one process."""
+
+    def __init__(self, tally: Tally, words: memoryview, samples_max: int) -> None:
+        self._tally, self._words, self._samples_max = tally, words, samples_max
+
+    @property
+    def step(self) -> int:
+        return self._tally.step
+
+    @property
+    def pid(self) -> int:
+        pid: int = self._words[_PID]
+        return pid
+
+    @pid.setter
+    def pid(self, pid: int) -> None:
+        self._words[_PID] = pid
+
+    @property
+    def threads(self) -> list[int]:
+        return [thread for thread in self._words[_THREADS:_SAMPLES] if thread]
+
+    @threads.setter
+    def threads(self, threads: Sequence[int]) -> None:
+        for number in range(_THREADS_MAX):
+            self._words[_THREADS + number] = threads[number] if number < len(threads) else 0
+
+    @property
+    def ready(self) -> int:
+        ready: int = self._words[_READY]
+        return ready
+
+    @ready.setter
+    def ready(self, phases: int) -> None:
+        self._words[_READY] = phases
+
+    @property
+    def bytes(self) -> int:
+        count: int = self._words[_BYTES]
+        return count
+
+    @property
+    def stamped(self) -> int:
+        count: int = self._words[_STAMPED]
+        return count
+
+    def add(self, count_bytes: int) -> None:
+        self._words[_BYTES] += count_bytes
+
+    def add_delay(self, stamp_ns: int, delay_ns: int) -> None:
+        number = self._words[_STAMPED]
+        if number < self._samples_max:
+            at = _SAMPLES + 2 * number
+            self._words[at], self._words[at + 1] = stamp_ns, max(0, delay_ns)
+        self._words[_STAMPED] = number + 1
+
+    def samples(self) -> Iterator[tuple[int, int]]:
+        words = self._words[_SAMPLES : _SAMPLES + 2 * min(self.stamped, self._samples_max)]
+        return zip(words[::2], words[1::2], strict=True)
