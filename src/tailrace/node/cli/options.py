@@ -21,7 +21,14 @@ def _parser(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
+def _parse_count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 size, duration, rate = _parser(parse_size), _parser(parse_duration), _parser(parse_rate)
+count = _parser(_parse_count)
 separator, position_or_time = _parser(unescape), _parser(parse_start)
 
 

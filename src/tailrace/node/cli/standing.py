@@ -37,7 +37,12 @@ def describe_stream(world: World, stream: str) -> dict[str, Any]:
     described = [
         {**asdict(shard), "newest": None if shard.newest_us is None else stamp(shard.newest_us)} for shard in shards
     ]
-    return {"stream": stream, "settings": encode(config), "shards": described, "checkpoints": checkpoints}
+    snapshots = [
+        {**asdict(one), "created": stamp(one.created_us), "behind_bytes": max(0, ends.get(one.shard, 0) - one.position)}
+        for one in world.snapshots(stream)
+    ]
+    told = {"stream": stream, "settings": encode(config), "shards": described}
+    return {**told, "checkpoints": checkpoints, "snapshots": snapshots}
 
 
 def show_stream(described: dict[str, Any]) -> None:
@@ -78,6 +83,21 @@ def show_stream(described: dict[str, Any]) -> None:
                 for checkpoint in described["checkpoints"]
             ],
         )
+    if described["snapshots"]:
+        show("")
+        show_table(
+            ["SNAPSHOT OF", "POSITION", "BYTES", "MADE", "UPDATES BEHIND IT"],
+            [
+                [
+                    str(one["shard"]),
+                    str(one["position"]),
+                    show_size(one["size_bytes"]),
+                    f"{show_duration((now_us - one['created_us']) / 1e6)} ago",
+                    show_size(one["behind_bytes"]),
+                ]
+                for one in described["snapshots"]
+            ],
+        )
 
 
 def _kept(retention: dict[str, Any]) -> str:
@@ -86,6 +106,8 @@ def _kept(retention: dict[str, Any]) -> str:
     'everything'
     >>> _kept({"age_s": 604800.0, "size_bytes": 1 << 30, "waits_for": ["billing"]})
     'at most 7.0 d, at most 1.0 GiB a shard, and what billing has not passed'
+    >>> _kept({"waits_for": [], "keeps_snapshots": 2})
+    'what the newest 2 snapshots need'
     """
     parts = []
     if "age_s" in retention:
@@ -94,4 +116,8 @@ def _kept(retention: dict[str, Any]) -> str:
         parts.append(f"at most {show_size(retention['size_bytes'])} a shard")
     if retention["waits_for"]:
         parts.append(f"{'and ' if parts else ''}what {', '.join(retention['waits_for'])} has not passed")
+    if "keeps_snapshots" in retention:
+        number = retention["keeps_snapshots"]
+        newest = "newest snapshot needs" if number == 1 else f"newest {number} snapshots need"
+        parts.append(f"{'and ' if parts else ''}what the {newest}")
     return ", ".join(parts) or "everything"

@@ -8,7 +8,7 @@ import typer
 
 from ...config import Retention, encode
 from ...errors import ConfigError, TailraceError
-from .options import DEFAULT_WORLD, Debug, Json, StreamName, WorldFolder, duration, examples, or_none, size
+from .options import DEFAULT_WORLD, Debug, Json, StreamName, WorldFolder, count, duration, examples, or_none, size
 from .report import open_existing, open_or_make, reported, say, show, show_json, show_table
 from .standing import describe_shards, describe_stream, show_stream
 from .units import show_size
@@ -52,10 +52,22 @@ RetainFor = Annotated[
     ),
 ]
 
+RetainSnapshots = Annotated[
+    Any,
+    typer.Option(
+        "--retain-snapshots",
+        parser=or_none(count),
+        metavar="N",
+        help="Keep so many snapshots a shard, and what they need; `none`: snapshots do not matter.",
+        show_default=False,
+    ),
+]
+
 
 @app.command(
     epilog=examples(
         "tailrace streams create prices --shards 4",
+        "tailrace streams create rates --retain-snapshots 2",
         "tailrace streams create clicks --file-bytes 64MiB --retain-age 7d --retain-for billing",
     )
 )
@@ -85,6 +97,7 @@ def create(
     retain_age: RetainAge = None,
     retain_bytes: RetainBytes = None,
     retain_for: RetainFor = None,
+    retain_snapshots: RetainSnapshots = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
     debug: Debug = False,
@@ -93,7 +106,8 @@ def create(
     with reported(as_json=json, debug=debug), open_or_make(world) as opened:
         said = {"shards": shards, "file_bytes": file_bytes, "file_s": file_age, "message_bytes_max": message_bytes_max}
         settings: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-        kept = _retention(opened.config.stream(stream).retention, retain_age, retain_bytes, retain_for)
+        base = opened.config.stream(stream).retention
+        kept = _retention(base, retain_age, retain_bytes, retain_for, retain_snapshots)
         config = opened.create_stream(stream, **settings, retention=kept)
         if json:
             show_json({"stream": stream, "settings": encode(config)})
@@ -146,7 +160,8 @@ def show_(stream: StreamName, world: WorldFolder = DEFAULT_WORLD, json: Json = F
     epilog=examples(
         "tailrace streams set prices --retain-age 7d",
         "tailrace streams set prices --retain-bytes 10GB --retain-for billing --retain-for audit",
-        "tailrace streams set prices --retain-age none --retain-bytes none --retain-for none",
+        "tailrace streams set prices --retain-snapshots 2",
+        "tailrace streams set prices --retain-age none --retain-bytes none --retain-for none --retain-snapshots none",
     ),
 )
 def set_(
@@ -154,16 +169,18 @@ def set_(
     retain_age: RetainAge = None,
     retain_bytes: RetainBytes = None,
     retain_for: RetainFor = None,
+    retain_snapshots: RetainSnapshots = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Change how long a stream keeps its messages. What is not said stays as it is."""
     with reported(as_json=json, debug=debug), open_existing(world) as opened:
-        if retain_age is None and retain_bytes is None and retain_for is None:
-            raise ConfigError("nothing to set: use --retain-age, --retain-bytes or --retain-for")
+        if retain_age is None and retain_bytes is None and retain_for is None and retain_snapshots is None:
+            raise ConfigError("nothing to set: use --retain-age, --retain-bytes, --retain-for or --retain-snapshots")
         before = opened.stream_config(stream).retention
-        config = opened.set_retention(stream, _retention(before, retain_age, retain_bytes, retain_for))
+        kept = _retention(before, retain_age, retain_bytes, retain_for, retain_snapshots)
+        config = opened.set_retention(stream, kept)
         if json:
             show_json({"stream": stream, "settings": encode(config)})
         else:
@@ -176,11 +193,54 @@ def trim(stream: StreamName, world: WorldFolder = DEFAULT_WORLD, json: Json = Fa
     with reported(as_json=json, debug=debug), open_existing(world) as opened:
         collected = opened.trim(stream)
         files, size_bytes = sum(one.segments for one in collected), sum(one.size_bytes for one in collected)
+        old = sum(one.snapshots for one in collected)
         if json:
             shards = [{"shard": shard, **asdict(one)} for shard, one in enumerate(collected)]
-            show_json({"stream": stream, "files": files, "size_bytes": size_bytes, "shards": shards})
+            totals = {"files": files, "size_bytes": size_bytes, "snapshots": old}
+            show_json({"stream": stream, **totals, "shards": shards})
         else:
-            show(f"deleted {files} {'file' if files == 1 else 'files'}, {show_size(size_bytes)}")
+            also = f", and {_counted(old, 'snapshot')}" if old else ""
+            show(f"deleted {_counted(files, 'file')}, {show_size(size_bytes)}{also}")
+
+
+@app.command(
+    epilog=examples("tailrace streams snapshot prices", "tailrace streams snapshot prices --shard 0 --json"),
+)
+def snapshot(
+    stream: StreamName,
+    shard: Annotated[
+        int | None, typer.Option("--shard", metavar="N", help="Only this shard.", show_default=False)
+    ] = None,
+    world: WorldFolder = DEFAULT_WORLD,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a snapshot of each shard: the last value of each key, up to now. Views load it and follow from there.
+
+    Run it now and then, for example by cron; with --retain-snapshots, files that no snapshot needs then go.
+    """
+    with reported(as_json=json, debug=debug), open_existing(world) as opened:
+        taken = opened.snapshot(stream, shard)
+        if json:
+            show_json({"stream": stream, "snapshots": [asdict(one) for one in taken]})
+        else:
+            show_table(
+                ["SHARD", "POSITION", "KEYS", "BYTES", ""],
+                [
+                    [
+                        str(one.shard),
+                        str(one.position),
+                        f"{one.keys:,}",
+                        show_size(one.size_bytes),
+                        "" if one.fresh else "nothing new since it was made",
+                    ]
+                    for one in taken
+                ],
+            )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word if number == 1 else word + 's'}"
 
 
 @app.command(epilog=examples("tailrace streams delete prices", "tailrace streams delete prices --yes"))
@@ -207,7 +267,7 @@ def delete(
             show(f"deleted the stream {stream}")
 
 
-def _retention(base: Retention, age_s: Any, size_bytes: Any, waits_for: list[str] | None) -> Retention:
+def _retention(base: Retention, age_s: Any, size_bytes: Any, waits_for: list[str] | None, snapshots: Any) -> Retention:
     """`base` with what was said on the command line: None was not said, `none` takes it away."""
     said: dict[str, Any] = {}
     if age_s is not None:
@@ -216,4 +276,6 @@ def _retention(base: Retention, age_s: Any, size_bytes: Any, waits_for: list[str
         said["size_bytes"] = None if size_bytes == "none" else size_bytes
     if waits_for:
         said["waits_for"] = () if waits_for == ["none"] else tuple(dict.fromkeys(waits_for))
+    if snapshots is not None:
+        said["keeps_snapshots"] = None if snapshots == "none" else snapshots
     return replace(base, **said)
