@@ -6,6 +6,7 @@ Memory is bounded: a stream keeps its newest entries. A consumer that falls behi
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 
@@ -36,7 +37,13 @@ class RedisStreams(Contender):
         program = located("redis-server", PACKAGE)
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         self.version = found[1] if (found := re.search(r"v=(\S+)", told)) else told.strip()
-        self._servers = Pair(folder, self.name, partial(_arranged, program))
+        # Not beside the streams: a path to a socket is short.
+        self._sockets = tempfile.TemporaryDirectory(prefix="tailrace-fanout-")
+        try:
+            self._servers = Pair(folder, self.name, partial(_arranged, program, self._sockets.name))
+        except BaseException:
+            self._sockets.cleanup()
+            raise
 
     def drop(self, stream: str) -> None:
         for address in self._servers.addresses():
@@ -56,10 +63,11 @@ class RedisStreams(Contender):
 
     def close(self) -> None:
         self._servers.close()
+        self._sockets.cleanup()
 
 
-def _arranged(program: str, place: str, synced: bool) -> tuple[Sequence[str], Sequence[Address]]:
-    path = socket_path(place, "s")
+def _arranged(program: str, sockets: str, place: str, synced: bool) -> tuple[Sequence[str], Sequence[Address]]:
+    path = socket_path(sockets, "synced" if synced else "plain")
     settings = {
         "port": "0",
         "unixsocket": path,
