@@ -20,6 +20,7 @@ COMMANDS = [
     ["demo"],
     ["bench"],
     ["bench", "streams"],
+    ["bench", "fanout"],
     ["streams"],
     *(["streams", command] for command in ("create", "list", "show", "set", "trim", "delete")),
 ]

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from ..peers.server import PeerFailed
 from ..system import process_cpu_s
 from .contender import Contender
 from .crew import Crew, Phase, errand
@@ -130,6 +131,13 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
 
 
 def _look(crew: Crew, contender: Contender) -> _Seen:
+    try:
+        return _seen(crew, contender)
+    except OSError as seen:
+        raise PeerFailed(f"{contender.name}: one of its processes has ended: {seen}") from seen
+
+
+def _seen(crew: Crew, contender: Contender) -> _Seen:
     at_s = time.monotonic()
     produced, delivered = crew.producer.bytes, sum(slot.bytes for slot in crew.consumers)
     server_s = contender.server_cpu_s()

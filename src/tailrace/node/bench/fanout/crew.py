@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from glob import glob
 
 from ..peers.server import PeerFailed
 from .contender import Contender
@@ -175,9 +176,9 @@ class Crew:
         with suppress(OSError), open(f"/proc/{self._leader_pid}/autogroup", "w") as file:
             file.write(str(_AUTOGROUP_NICE_MAX))
         for consumer in self.consumers:
-            for thread in os.listdir(f"/proc/{consumer.pid}/task"):
+            for task in glob(f"/proc/{consumer.pid}/task/*"):  # none of one that has just ended
                 with suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+                    os.sched_setscheduler(int(os.path.basename(task)), os.SCHED_IDLE, os.sched_param(0))
 
     def close(self) -> None:
         self.tally.step = 2 * len(self._phases)
@@ -213,8 +214,10 @@ class Crew:
     def _lead(self) -> None:
         self._stand_before()
         numbers = range(len(self.consumers))
-        for pid in [forked(partial(self._consume, number), self._complain) for number in numbers]:
-            os.waitpid(pid, 0)
+        for _ in [forked(partial(self._consume, number), self._complain) for number in numbers]:
+            pid, status = os.wait()
+            if os.WIFSIGNALED(status):  # it could not complain itself
+                self._complain(f"consumer {pid} was ended by signal {os.WTERMSIG(status)}")
 
     def _consume(self, number: int) -> None:
         slot = self.consumers[number]

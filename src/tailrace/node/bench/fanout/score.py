@@ -64,7 +64,7 @@ def _values(cell: Cell) -> dict[str, float]:
 
 def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) -> Figures:
     ours = cells[Ours.name]
-    at_full_speed = sorted(consumers for consumers, cell in ours.items() if cell.full)
+    at_full_speed = sorted(set(ours) & set(cells[Memcpy.name]))
     with_delays = sorted(consumers for consumers, cell in ours.items() if cell.delays)
     # The number that the goals speak of; in a smaller run the largest one below it.
     many = max((n for n in at_full_speed if n <= HEADLINE_CONSUMERS), default=at_full_speed[0])

@@ -23,13 +23,11 @@ class Installer:
     def __init__(self, folder: str, maven: str, *, fetch: bool, progress: Callable[[str], None]) -> None:
         """`maven`: a Maven repository."""
         self._folder, self._maven, self._fetch, self._progress = folder, maven.rstrip("/"), fetch, progress
-        # Packages may be built for this Python.
-        self._packages = os.path.join(folder, f"python-{sys.version_info.major}.{sys.version_info.minor}")
 
     def module(self, name: str, package: str) -> ModuleType:
         """A Python package from the environment, or else from the folder."""
-        if self._packages not in sys.path:
-            sys.path.append(self._packages)
+        if (place := self._place(package)) not in sys.path:
+            sys.path.append(place)
         try:
             return importlib.import_module(name)
         except ImportError:
@@ -38,11 +36,11 @@ class Installer:
         try:
             return importlib.import_module(name)
         except ImportError as seen:
-            raise PeerMissing(f"{package} is installed in {self._packages} and cannot be used: {seen}") from seen
+            raise PeerMissing(f"{package} is installed in {place} and cannot be used: {seen}") from seen
 
     def program(self, program: str, package: str, debian: str) -> str:
         """From a Python package that carries it, which is the newest, or else from the PATH."""
-        path = os.path.join(self._packages, "bin", program)
+        path = os.path.join(self._place(package), "bin", program)
         if os.path.exists(path):
             return path
         try:
@@ -72,6 +70,10 @@ class Installer:
             os.replace(paths[path] + ".part", paths[path])
         return list(paths.values())
 
+    def _place(self, package: str) -> str:
+        """A package may be built for this Python. Each has a folder of its own: pip would replace what they share."""
+        return os.path.join(self._folder, f"python-{sys.version_info.major}.{sys.version_info.minor}", package)
+
     def _fetched(self, address: str, name: str) -> bytes:
         try:
             with urllib.request.urlopen(address, timeout=_FETCH_S) as answer:
@@ -84,10 +86,10 @@ class Installer:
 
     def _pip(self, package: str) -> None:
         if not self._fetch:
-            raise PeerMissing(f"{package} is not in {self._packages}; a run without --quick fetches it")
+            raise PeerMissing(f"{package} is not in {self._folder}; a run without --quick fetches it")
         self._progress(f"fetching {package}")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        target = ["--only-binary", ":all:", "--upgrade", "--target", self._packages, package]
+        target = ["--only-binary", ":all:", "--upgrade", "--target", self._place(package), package]
         try:
             done = subprocess.run(
                 [*command, *target],

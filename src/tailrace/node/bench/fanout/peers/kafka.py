@@ -54,7 +54,10 @@ class Kafka(Contender):
                 file.write(_properties(os.path.join(place, "logs"), port, free_port()))
             tool = [java, "-Xmx256m", "-cp", path, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
             command = [*tool, "-t", cluster, "-c", settings]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, check=False)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, check=False)
+            except (OSError, subprocess.TimeoutExpired) as seen:
+                raise PeerFailed(f"Kafka's storage cannot be formatted: {seen}") from seen
             if done.returncode:
                 raise PeerFailed(f"Kafka's storage cannot be formatted: {(done.stdout + done.stderr)[-300:].strip()}")
             return [java, *_JVM, "-cp", path, "kafka.Kafka", settings], [("127.0.0.1", port)]

@@ -61,7 +61,8 @@ class RabbitStreams(Contender):
                 "RABBITMQ_ENABLED_PLUGINS_FILE": os.path.join(place, "plugins"),
                 "RABBITMQ_CONFIG_FILE": os.path.join(place, "rabbitmq.conf"),
                 # Idle schedulers that spin would take processor time from whoever is measured next.
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput +sbwt none +sbwtdcpu none +sbwtdio none",
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput +sbwt none +sbwtdcpu none +sbwtdio none"
+                " -kernel inet_dist_use_interface {127,0,0,1}",
             }
             server = Server(
                 lambda: _server(script, place, environment),
