@@ -110,8 +110,8 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Finding Layers OnChange Producer "
-    "Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Start View arrow_schema collect "
+    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers Monitor "
+    "OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Start View arrow_schema collect "
     "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "

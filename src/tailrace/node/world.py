@@ -29,6 +29,7 @@ from ..streams import (
     Collected,
     Consumer,
     Layers,
+    Monitor,
     OnChange,
     Producer,
     Shadow,
@@ -275,6 +276,22 @@ class World:
             wait=wait,
             on_change=on_change,
         )
+
+    def monitor(self, *streams: str, compare: bool = True) -> Monitor:
+        """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
+        self._check_open()
+        board = Board(self._find_layers, lambda: self._layers.hints(), self._clock)
+        tails = [
+            tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
+        ]
+        consumer = Consumer(tails, self.config.consumer, self._clock, board=board)
+        shards = []
+        for tail in tails:
+            durable = ShardTail(self._files, self._clock, tail.stream, tail.shard, tail.position)
+            if not compare:
+                durable.close()  # it still tells where the shard ends
+            shards.append(((tail.stream, tail.shard), durable if compare else None, durable.end))
+        return Monitor(consumer, board, shards, self._find_layers, self._clock)
 
     # ---- caches
 

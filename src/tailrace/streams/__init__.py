@@ -5,7 +5,9 @@ from .board import Board
 from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
+from .delays import Delays
 from .layers import Layers
+from .monitor import PERCENTILES, Monitor
 from .producer import Producer
 from .retention import Collected, collect
 from .shadow import Shadow
@@ -16,6 +18,7 @@ from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
 __all__ = [
+    "PERCENTILES",
     "Batch",
     "Board",
     "Catalog",
@@ -23,8 +26,10 @@ __all__ = [
     "Checkpoints",
     "Collected",
     "Consumer",
+    "Delays",
     "Finding",
     "Layers",
+    "Monitor",
     "OnChange",
     "Producer",
     "Shadow",

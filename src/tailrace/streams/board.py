@@ -1,5 +1,6 @@
 """What the lengths cache says of all shards that one consumer follows: one bulk read tells of all of them (A26)."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,13 @@ class Board:
             )
 
         return wrap
+
+    def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
+        """What is said of a shard now, and since when nothing new was said."""
+        if (stream, shard) not in self._places:
+            return None, math.inf
+        self.begin_round()
+        return self._of(list(self._places).index((stream, shard)))
 
     def begin_round(self) -> None:
         """Whatever is asked next is to be looked up again."""

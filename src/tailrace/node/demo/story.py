@@ -10,9 +10,8 @@ import time
 from dataclasses import dataclass, field
 
 from ...config import MIB
-from ...streams import Checked, verify_shard
+from ...streams import Checked, Delays, verify_shard
 from ..world import open_world
-from .delays import Delays
 from .ledger import Began, Broke, Event, Flushed, Ledger, Saw
 from .view import Picture, Row, View
 

@@ -1,0 +1,87 @@
+"""What a monitor saw, as Prometheus reads it, and a small door to read it at."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ..errors import ConfigError
+from ..streams import PERCENTILES
+
+_GAUGES = {
+    "position": "where the consumer is",
+    "durable_end": "where the shard ends on disk",
+    "cached_end": "where the shard ends in the cache",
+    "producer_silent_s": "since the producer last said anything",
+}
+_COUNTERS = {
+    "messages": "messages received",
+    "bytes": "bytes received",
+    "compared_bytes": "bytes compared with the durable files",
+    "unequal_bytes": "bytes that differ from the durable files",
+}
+
+
+def text_of(report: Mapping[str, Any]) -> str:
+    """The exposition format, version 0.0.4."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    shards = [(f'stream="{one["stream"]}",shard="{one["shard"]}"', one) for one in report["shards"]]
+    for kind, names in (("counter", _COUNTERS), ("gauge", _GAUGES)):
+        for name, meaning in names.items():
+            full = f"tailrace_{name.removesuffix('_s')}{'_seconds' if name.endswith('_s') else ''}"
+            full += "_total" if kind == "counter" else ""
+            yield f"# HELP {full} {meaning}"
+            yield f"# TYPE {full} {kind}"
+            yield from (f"{full}{{{labels}}} {one[name]}" for labels, one in shards if one[name] is not None)
+    yield "# HELP tailrace_delay_seconds from the producer's clock to the consumer's"
+    yield "# TYPE tailrace_delay_seconds summary"
+    for labels, one in shards:
+        for percent in PERCENTILES:
+            seconds = one[f"delay_p{percent:g}_ms"] / 1000
+            yield f'tailrace_delay_seconds{{{labels},quantile="{percent / 100:g}"}} {seconds}'
+    yield "# HELP tailrace_state 1 for the state that the shard is in"
+    yield "# TYPE tailrace_state gauge"
+    yield from (f'tailrace_state{{{labels},state="{one["state"]}"}} 1' for labels, one in shards)
+    yield "# HELP tailrace_source_bytes_total where bytes came from"
+    yield "# TYPE tailrace_source_bytes_total counter"
+    yield from (
+        f'tailrace_source_bytes_total{{source="{name}"}} {count}' for name, count in report["bytes_from"].items()
+    )
+
+
+class MetricsDoor:
+    """Answers GET /metrics with whatever `text` says, from threads of its own."""
+
+    def __init__(self, address: str, text: Callable[[], str]) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"{address!r} is no address to listen at; use HOST:PORT, as in 127.0.0.1:9464")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = self.path.split("?")[0] == "/metrics"
+                body = text().encode() if known else b"see /metrics\n"
+                self.send_response(200 if known else 404)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                """Not on our standard error, which people look at."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, int(port)), Handler)
+        except OSError as seen:
+            raise ConfigError(f"cannot listen at {address}: {seen}") from seen
+        self.address = "{}:{}".format(*self._server.server_address[:2])
+        self._thread = threading.Thread(target=self._server.serve_forever, name="tailrace metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
