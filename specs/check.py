@@ -1,10 +1,11 @@
 """Check the models of this folder: what must hold holds, and each rule that is taken away is missed.
 
-Invariant: a verdict is given only after a complete search, or for a violated assertion. A search that ran out of
-memory, depth or time is an error, never a verdict. Files are written to a temporary folder only.
+Invariant: a verdict is given only after a complete search, or for a violated assertion or a run that never gets
+there. A search that ran out of memory, depth or time is an error, never a verdict. Files are written to a temporary
+folder only.
 
-    python specs/check.py                     the small checks and all broken protocols, under a minute
-    python specs/check.py --full              the large checks as well: up to half an hour and 6 GB
+    python specs/check.py                     the small checks and all broken protocols, about two minutes
+    python specs/check.py --full              the large checks as well: up to an hour and 12 GB
     python specs/check.py no-fence            only what is named; a broken protocol tells its shortest story
 """
 
@@ -19,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-MODEL = Path(__file__).with_name("quorum.pml")
+FOLDER = Path(__file__).parent
+QUORUM, LAYERS = "quorum.pml", "layers.pml"
 TOOLS = ("spin", "gcc")
 
 
@@ -32,6 +34,8 @@ class Check:
     name: str
     says: str  # what holds; or what goes wrong when the switch is thrown
     switches: str
+    model: str = QUORUM
+    live: bool = False  # something must come true in every run in which nobody waits who could go on; else: nothing bad
     holds: bool = True
     memory_mb: int = 1500
     table_bits: int = 22  # of the hash table: about as many as the states have
@@ -44,7 +48,7 @@ class Verdict:
     states: int
     memory_mb: float
     search_s: float
-    story: list[str]  # the shortest way to a violation, one line a step
+    story: list[str]  # the shortest way to a violation, one line a step; if it is a run without end, just a way
 
 
 # One replica that fails, repairs itself, and is replica 0 without loss of generality: the three are alike.
@@ -98,6 +102,55 @@ SMALL = [
         name="cas",
         says="a CAS that anyone can see had nothing between what it expected and itself, crash and repair included",
         switches=f"STOCKED VERSIONS=3 KINDS=7 {ONE_CRASH}",
+        optimize="-O1",
+    ),
+    Check(
+        name="layers-lag",
+        model=LAYERS,
+        says="a consumer gets the bytes that were produced, in order, though replicas lag, sets fail and chunks vanish",
+        switches="WRITERS=1",
+    ),
+    Check(
+        name="layers-duel",
+        model=LAYERS,
+        says="the same with two writers that duel; every read comes as far as it was told, or as the file goes",
+        switches="NO_LAG",
+    ),
+    Check(
+        name="layers-span",
+        model=LAYERS,
+        says="the same for reads over three chunks, with a hole anywhere",
+        switches="CHUNKS=3 CHUNK=1 SPAN=3",
+        optimize="-O1",
+    ),
+    Check(
+        name="layers-source",
+        model=LAYERS,
+        says="beside the producer a read comes all the way, and never past what was flushed",
+        switches="SOURCE",
+        optimize="-O1",
+    ),
+    Check(
+        name="layers-sure",
+        model=LAYERS,
+        says="nor is anything told that is not there: without losses a read comes all the way in any cluster",
+        switches="SURE WRITERS=1 CHUNKS=3 NO_LOSS NO_FAILED_SETS",
+        optimize="-O1",
+    ),
+    Check(
+        name="layers-live",
+        model=LAYERS,
+        says="a consumer gets all bytes in the end, whatever becomes of the cache",
+        switches="WRITERS=1",
+        live=True,
+        optimize="-O1",
+    ),
+    Check(
+        name="layers-live-duel",
+        model=LAYERS,
+        says="the same while two writers duel without end",
+        switches="NO_LAG",
+        live=True,
         optimize="-O1",
     ),
 ]
@@ -231,6 +284,77 @@ BROKEN = [
         switches="RACE STOCKED VERSIONS=3 DROPPERS=0",
         holds=False,
     ),
+    Check(
+        name="layers-not-from-start",
+        model=LAYERS,
+        says="after an outage a chunk is written from where the file stands",
+        switches="BROKEN_NOT_FROM_START",
+        holds=False,
+    ),
+    Check(
+        name="layers-goes-on",
+        model=LAYERS,
+        says="a writer that missed a byte goes on with the next one in its place",
+        switches="BROKEN_GOES_ON",
+        holds=False,
+    ),
+    Check(
+        name="layers-two-sizes",
+        model=LAYERS,
+        says="two writers cut a file into chunks of different sizes",
+        switches="BROKEN_TWO_SIZES",
+        holds=False,
+    ),
+    Check(
+        name="layers-believes-short",
+        model=LAYERS,
+        says="a consumer believes that a short chunk is whole",
+        switches="BROKEN_BELIEVES_SHORT",
+        holds=False,
+    ),
+    Check(
+        name="layers-short-file",
+        model=LAYERS,
+        says="a consumer believes that the file had all that it was to mend",
+        switches="BROKEN_SHORT_FILE",
+        holds=False,
+    ),
+    Check(
+        name="layers-length-first",
+        model=LAYERS,
+        says="a length is told before the bytes are there",
+        switches="SURE WRITERS=1 NO_LOSS NO_FAILED_SETS BROKEN_LENGTH_FIRST",
+        holds=False,
+    ),
+    Check(
+        name="layers-length-before-flush",
+        model=LAYERS,
+        says="the same beside the producer: before they are flushed",
+        switches="SOURCE BROKEN_LENGTH_FIRST",
+        holds=False,
+    ),
+    Check(
+        name="layers-cache-before-flush",
+        model=LAYERS,
+        says="bytes come to the cache before they are flushed",
+        switches="SOURCE BROKEN_CACHE_BEFORE_FLUSH",
+        holds=False,
+    ),
+    Check(
+        name="layers-late-too-soon",
+        model=LAYERS,
+        says="a consumer asks the file for what one replica has lost, although the quorum has it and the file has not",
+        switches="SURE WRITERS=1 NO_LOSS NO_FAILED_SETS BROKEN_LATE_TOO_SOON",
+        holds=False,
+    ),
+    Check(
+        name="layers-waits-for-cache",
+        model=LAYERS,
+        says="a consumer turns to the file for what is missing only, not for what nobody tells",
+        switches="NO_LAG NO_LOSS WRITERS=1 BROKEN_WAITS_FOR_CACHE",
+        live=True,
+        holds=False,
+    ),
 ]
 
 # What is checked can happen at all: here the "violation" is that it does.
@@ -257,6 +381,62 @@ REACHED = [
         name="reach-repair-first",
         says="a repair is faster than the message, and both succeed",
         switches="VERSIONS=2 PULLERS=1 REACH=4",
+        holds=False,
+    ),
+    Check(
+        name="reach-clobbered",
+        model=LAYERS,
+        says="a shorter chunk takes the place of a longer one",
+        switches="REACH=1",
+        holds=False,
+    ),
+    Check(
+        name="reach-out-of-order",
+        model=LAYERS,
+        says="a chunk is written before the one below it is full",
+        switches="REACH=2",
+        holds=False,
+    ),
+    Check(
+        name="reach-jump",
+        model=LAYERS,
+        says="a writer goes on where the file stands",
+        switches="REACH=3",
+        holds=False,
+    ),
+    Check(
+        name="reach-length-back",
+        model=LAYERS,
+        says="a length goes back",
+        switches="REACH=4",
+        holds=False,
+    ),
+    Check(
+        name="reach-ahead",
+        model=LAYERS,
+        says="a consumer reads what the file does not have yet",
+        switches="REACH=5",
+        holds=False,
+    ),
+    Check(
+        name="reach-quorum",
+        model=LAYERS,
+        says="a quorum has what one replica has not",
+        switches="REACH=6",
+        holds=False,
+    ),
+    Check(
+        name="reach-mended",
+        model=LAYERS,
+        says="the file mends a hole below a chunk from the cache",
+        switches="REACH=7",
+        holds=False,
+    ),
+    Check(
+        name="reach-cut",
+        model=LAYERS,
+        says="it cannot, so the chunk behind the hole is not handed out",
+        switches="REACH=8",
         holds=False,
     ),
 ]
@@ -347,6 +527,59 @@ LARGE = [
         table_bits=24,
         optimize="-O2",
     ),
+    Check(
+        name="layers-2",
+        model=LAYERS,
+        says="everything with two writers: lag, failures, losses, duels",
+        switches="WRITERS=2",
+        optimize="-O2",
+    ),
+    Check(
+        name="layers-3-chunks",
+        model=LAYERS,
+        says="everything with three chunks and one writer",
+        switches="CHUNKS=3 WRITERS=1",
+        memory_mb=4000,
+        table_bits=24,
+        optimize="-O2",
+    ),
+    Check(
+        name="layers-live-2",
+        model=LAYERS,
+        says="all bytes in the end, with everything and two writers",
+        switches="WRITERS=2",
+        live=True,
+        memory_mb=4000,
+        table_bits=24,
+        optimize="-O2",
+    ),
+    Check(
+        name="layers-3x3x2",
+        model=LAYERS,
+        says="3 chunks of 3 bytes, 2 writers, reads over two chunks; but no lag, and chunks in order",
+        switches="CHUNKS=3 CHUNK=3 NO_LAG IN_ORDER",
+        memory_mb=4000,
+        table_bits=25,
+        optimize="-O2",
+    ),
+    Check(
+        name="layers-4x4x2",
+        model=LAYERS,
+        says="the paper's first configuration: 4 chunks of 4 bytes, 2 writers; no lag, chunks in order and one by one",
+        switches="CHUNKS=4 CHUNK=4 NO_LAG IN_ORDER SPAN=1",
+        memory_mb=14000,
+        table_bits=27,
+        optimize="-O2",
+    ),
+    Check(
+        name="layers-2x2x4",
+        model=LAYERS,
+        says="the paper's second configuration: 2 chunks of 2 bytes, 4 writers; with everything",
+        switches="WRITERS=4",
+        memory_mb=12000,
+        table_bits=26,
+        optimize="-O2",
+    ),
 ]
 
 EVERYTHING = [*SMALL, *BROKEN, *REACHED, *LARGE]
@@ -372,36 +605,38 @@ def number(pattern: str, text: str) -> float:
     return float(found[1])
 
 
-def story_of(switches: list[str], folder: Path) -> list[str]:
+def story_of(model: str, switches: list[str], folder: Path) -> list[str]:
     """The steps that the model printed on the way to the violation, without what the simulator adds."""
-    told = command(["spin", "-t", "-B", "-T", *switches, MODEL.name], folder)
-    return [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("spin: ")]
+    told = command(["spin", "-t", "-B", "-T", *switches, model], folder)
+    lines = [line.strip() for line in told.splitlines() if not line.startswith(("spin: ", "Never claim "))]
+    return [line.replace("<<<<<START OF CYCLE>>>>>", "from here on, again and again:") for line in lines if line]
 
 
 def search(check: Check, deadline_s: float | None = None) -> Verdict:
     """Search breadth first for a violation that is expected, so that its story is the shortest; else depth first."""
-    switches = [f"-D{switch}" for switch in check.switches.split()]
+    switches = [f"-D{switch}" for switch in [*check.switches.split(), *(["LIVE"] if check.live else [])]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copy(MODEL, folder)
-        command(["spin", "-a", *switches, MODEL.name], folder)
-        options = ["-DSAFETY", "-DNOREDUCE", "-DNOFAIR", f"-DMEMLIM={check.memory_mb}"]
-        breadth_first = [] if check.holds else ["-DBFS"]
+        shutil.copy(FOLDER / check.model, folder)
+        command(["spin", "-a", *switches, check.model], folder)
+        options = ["-DNOREDUCE", f"-DMEMLIM={check.memory_mb}", *([] if check.live else ["-DSAFETY", "-DNOFAIR"])]
+        breadth_first = [] if check.holds or check.live else ["-DBFS"]
         command(["gcc", "-w", check.optimize, *breadth_first, *options, "-o", "pan", "pan.c"], folder)
         began_s = time.monotonic()
-        told = command(["./pan", "-m100000", f"-w{check.table_bits}"], folder, deadline_s)
+        fairly = ["-a", "-f"] if check.live else []
+        told = command(["./pan", *fairly, "-m100000", f"-w{check.table_bits}"], folder, deadline_s)
         search_s = time.monotonic() - began_s
         errors = number(r"errors: (\d+)", told)
         if re.search(r"max search depth too small|out of memory|Search not completed", told) and not errors:
             raise SearchError(f"{check.name}: the search is incomplete:\n{told}")
-        if errors and "assertion violated" not in told:
-            raise SearchError(f"{check.name}: something else than an assertion failed:\n{told}")
+        if errors and ("acceptance cycle" if check.live else "assertion violated") not in told:
+            raise SearchError(f"{check.name}: something else than what is checked failed:\n{told}")
         return Verdict(
             holds=not errors,
             states=int(number(r"([\d.e+]+) states, stored", told)),
             memory_mb=number(r"([\d.]+)\s+total actual memory usage", told),
             search_s=search_s,
-            story=story_of(switches, folder) if errors else [],
+            story=story_of(check.model, switches, folder) if errors else [],
         )
 
 
