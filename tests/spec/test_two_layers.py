@@ -5,7 +5,7 @@ The model of the protocol between them is `specs/layers.pml`; here are the rules
 
 from collections import deque
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
+from tailrace.config import ConsumerConfig
 from tailrace.errors import FileProblem
 from tailrace.files import FileLength
 from tailrace.native import Packer
+from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.streams.delayed import DelayedReads
 from tailrace.streams.layers import Layers
 from tailrace.streams.lengths import FILES_MAX, SegmentLengths, ShardLengths
-from tailrace.streams.segments import HEADER_BYTES, Segment
+from tailrace.streams.segments import HEADER_BYTES, Segment, entry_offset
 from tailrace.streams.shadow import Appended
 from tailrace.streams.shard_log import ShardLog
 from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrack
@@ -329,7 +331,7 @@ class OneTrack:
         self.clock = ManualClock()
         self.file = DurableFile(CONTENT[:durable])
         self.chunks = Chunks(CONTENT, relaxed, agreed)
-        layers = Layers(self.chunks, None, None)  # type: ignore[arg-type]
+        layers = Layers(self.chunks, None)  # type: ignore[arg-type]
         self.silent_s = 0.0
         self.told = ShardLengths((SegmentLengths(SEGMENT, chunk_bytes, chunk_bytes, len(CONTENT)),))
         self.track = LayeredTrack(
@@ -435,6 +437,40 @@ def test_the_file_itself_is_asked_when_nobody_says_anything():
     assert one.readable() == 10
     one.silent_s = SILENT_S + 0.1
     assert one.readable() == 100
+
+
+# ---- a consumer that hears little
+
+
+@pytest.mark.parametrize("cached", [0, 1, 2, 3])
+@pytest.mark.parametrize("durable", [1, 2, 3])
+def test_an_iteration_ends_with_what_was_flushed_however_far_behind_the_lengths_are(cached, durable):
+    """Three messages are in the file; the lengths tell of fewer, for ever, and the chunks are all gone."""
+    world = SimulatedWorld(SimulatedDisk(), clock := ManualClock(), small_config(file_bytes=1 << 20))
+    with world.producer() as producer:
+        for value in (b"0", b"1", b"2"):
+            producer.send(value, shard=0)
+            producer.flush()
+    layers = Layers(Chunks(b"", [], []), None)  # type: ignore[arg-type]
+    beats = count()
+
+    def wrap(file: DurableTrack, segment: Segment, name: Any) -> LayeredTrack:
+        ends = [0, *(entry_offset(number) for number in (1, 2, 3))]
+        lengths = SegmentLengths(segment, 16, 16, 0, ends[cached], 0, ends[durable])
+        silent_s = 0.0 if durable == 3 else SILENT_S + 1  # otherwise nobody would ever say that there is more
+        return LayeredTrack(
+            file,
+            name,
+            KEY,
+            lambda: layers,
+            lambda: (ShardLengths((lengths,), next(beats)), silent_s),
+            lambda told: told.of(segment),
+            clock,
+        )
+
+    tail = ShardTail(world.files, clock, STREAM, 0, "earliest", wrap=wrap)
+    with Consumer([tail], ConsumerConfig(batch_bytes=1), clock, follow=False) as consumer:
+        assert [message.value for batch in consumer for message in batch] == [b"0", b"1", b"2"]
 
 
 # ---- what the cache is told of

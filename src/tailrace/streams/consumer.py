@@ -90,6 +90,8 @@ class Consumer:
                 yield batch
             elif self._follow:
                 self._wait_for_news(math.inf)
+            elif self._is_behind():
+                self._clock.wait(self._stop, self._config.poll_s)
             else:
                 return
 
@@ -110,7 +112,7 @@ class Consumer:
                 await asyncio.sleep(pause_s)
             elif await asyncio.to_thread(self._keep_next):
                 yield self._hand_out()
-            elif self._follow:
+            elif self._follow or self._is_behind():
                 await asyncio.sleep(self._config.poll_s)
             else:
                 return
@@ -123,6 +125,12 @@ class Consumer:
                 for place, tail in self._tails.items():
                     with suppress(Corrupt):  # then it goes as far as it can, and says so there
                         self._ends[place] = tail.end()
+
+    def _is_behind(self) -> bool:
+        """Whether an iteration must not end yet: the cache may show later what was flushed when the iteration began."""
+        with self._reading:
+            tails = [(place, tail) for place, tail in self._tails.items() if place not in self._paused]
+            return any(tail.position < self._ends.get(place, 0) for place, tail in tails)
 
     def _throttle_s(self) -> float:
         """How long the rate limit asks to wait before more is read."""
