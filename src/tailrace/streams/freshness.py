@@ -15,6 +15,7 @@ class Freshness:
     def __init__(self) -> None:
         self.fresh_s = float("-inf")
         self._mark: tuple[float, Mapping[int, int]] | None = None
+        self._blind = False  # where the durable messages end cannot be found out
         self._next_s = float("-inf")
 
     def wants_mark(self, now_s: float) -> bool:
@@ -22,7 +23,7 @@ class Freshness:
 
     def marked(self, at_s: float, took_s: float, ends: Mapping[int, int] | None) -> None:
         """At this moment the durable messages ended there; None: that could not be found out."""
-        self._mark = None if ends is None else (at_s, ends)
+        self._mark, self._blind = (None, True) if ends is None else ((at_s, ends), False)
         self._next_s = at_s + max(_MARK_S, took_s * _MARK_SHARE)
 
     def applied(self, positions: Mapping[int, int]) -> None:
@@ -34,7 +35,7 @@ class Freshness:
     def looked(self, at_s: float, positions: Mapping[int, int]) -> None:
         """A look that began at this moment found nothing more."""
         self.applied(positions)
-        if self._mark is None:
+        if self._mark is None and not self._blind:
             self.fresh_s = max(self.fresh_s, at_s)
 
 

@@ -152,6 +152,7 @@ class Snapshots:
 
     def ends(self, shards: Sequence[int]) -> dict[int, int]:
         """Where the durable messages end now."""
+        self._check_incarnation()
         return {shard: find_end(self._files, self.stream, shard).position for shard in shards}
 
     def retained_start(self, shard: int) -> int:
