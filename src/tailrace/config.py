@@ -62,7 +62,8 @@ class StreamConfig:
     file_bytes: int = 256 * MIB  # a new message file after this many data bytes …
     file_s: float = 3600.0  # … or this age, whichever comes first
     message_bytes_max: int = 16 * MIB
-    cached: bool = True  # hot bytes lie in the cache beside the files
+    cached: bool = True  # hot bytes lie in a cache beside the files …
+    cache: str = "tailrace-data"  # … this one: a stream with its own cannot be pushed out by others
     chunk_bytes: int | None = None  # of the cache; None: chosen by how much a flush brings
     retention: Retention = field(default_factory=Retention)
 
@@ -71,6 +72,10 @@ class StreamConfig:
         _require(1 <= self.shards <= 65536, "shards", self.shards, "1 to 65536")
         _require(self.file_bytes >= 1, "file_bytes", self.file_bytes, "1 or more")
         _require(self.file_s > 0, "file_s", self.file_s, "more than 0")
+        try:
+            check_name(self.cache, "cache")
+        except NameRefused as refused:
+            raise ConfigError(f"cache: {refused}") from None
         _require(
             self.chunk_bytes is None or 1024 <= self.chunk_bytes <= 128 * KIB,
             "chunk_bytes",

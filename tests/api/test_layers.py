@@ -13,7 +13,7 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.config import DATA_CACHE, LENGTHS_CACHE, WorldConfig
-from tailrace.errors import CacheUnavailable
+from tailrace.errors import CacheUnavailable, ConfigError
 from tailrace.node.hosts import cell_folder, world_folder
 from tailrace.streams import Layers
 
@@ -238,3 +238,28 @@ def test_what_a_deleted_world_left_in_shared_memory_goes_with_the_next_one(tmp_p
         wait_for_cache(world, "s")
         assert not os.path.exists(left)
         assert os.path.exists(world_folder(str(tmp_path / "next")))
+
+
+def test_a_stream_with_a_cache_of_its_own_is_not_pushed_out_by_others(tmp_path: Path) -> None:
+    tiny = tailrace.CacheConfig(memory_bytes=1 << 20, ttl_s=60.0)
+    with (
+        tailrace.open(tmp_path, config=WorldConfig(caches={DATA_CACHE: tiny, "ticks-data": tiny})) as world,
+        tailrace.open(tmp_path) as beside,
+    ):
+        world.create_stream("ticks", cache="ticks-data")
+        with world.producer("ticks") as ticks, world.producer("loud") as loud:
+            ticks.send(b"tick" * 1000)
+            ticks.flush()
+            wait_for_cache(beside, "ticks")
+            for _ in range(40):
+                loud.send_many([bytes(1000)] * 100)
+                loud.flush()
+            wait_for_cache(beside, "loud")
+            for stream, hot in (("ticks", True), ("loud", False)):
+                layers_of(beside).bytes_from.clear()
+                values = [m.value for b in beside.consumer(stream, start="earliest", follow=False) for m in b]
+                assert values == ([b"tick" * 1000] if hot else [bytes(1000)] * 4000)
+                assert (layers_of(beside).bytes_from["durable"] == 0) is hot
+        assert set(beside.caches()) == {DATA_CACHE, LENGTHS_CACHE, "ticks-data"}
+    with pytest.raises(ConfigError, match="cache: '../x' is not a cache name"):
+        tailrace.StreamConfig(cache="../x")

@@ -390,6 +390,7 @@ def test_the_life_of_a_stream(shell: Shell) -> None:
         "file_s": 30.0,
         "message_bytes_max": 1 << 20,
         "cached": True,
+        "cache": "tailrace-data",
         "retention": {"size_bytes": 10**9, "waits_for": []},
     }
     for number in numbers(6, width=20):

@@ -1,15 +1,17 @@
 """The cache beside a world's files, for this process: whoever produces serves it if nobody does, consumers find it."""
 
+import math
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..config import DATA_CACHE, LENGTHS_CACHE
+from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
 from ..native.hints import Hints
-from ..streams import Layers
+from ..streams import Layers, Source
 from .caches import Caches
 from .hosts import make_world_folder
 
@@ -17,32 +19,35 @@ _RETRY_S = 1.0  # before a cache that is not there is looked for again
 
 
 class WorldLayers:
-    """Opens the two caches when they are first needed. Safe to share between threads."""
+    """Opens caches when they are first needed: the lengths' one, and the data's, of which a stream may have its own.
+    Safe to share between threads."""
 
     def __init__(self, caches: Callable[[], Caches], root: str, clock: Clock) -> None:
         self._caches, self._root, self._clock = caches, root, clock
         self._opening = threading.Lock()
-        self.found: Layers | None = None
-        self._serving = False
-        self._looked_s = -_RETRY_S
+        self.found: dict[str, Layers] = {}  # by the name of the data cache
+        self._served: set[str] = set()
+        self._looked_s: dict[str, float] = {}
+        self._bytes_from: Counter[Source] = Counter()
         self._hints: Hints | None = None
 
-    def serve(self) -> Layers:
+    def serve(self, cache: str) -> Layers:
         """For those who produce: the caches are made if they are not there, and served if nobody does."""
         with self._opening:
-            if self.found is None or not self._serving:
-                self.found = self._open(serving=True)
-                self._serving = True
-            return self.found
+            if cache not in self._served:
+                self.found[cache] = self._open(cache, serving=True)
+                self._served.add(cache)
+            return self.found[cache]
 
-    def find(self) -> Layers | None:
+    def find(self, cache: str) -> Layers | None:
         """For those who consume: None while there is no cache."""
         with self._opening:
-            if self.found is None and self._clock.monotonic_s() >= self._looked_s + _RETRY_S:
-                self._looked_s = self._clock.monotonic_s()
+            now_s = self._clock.monotonic_s()
+            if cache not in self.found and now_s >= self._looked_s.get(cache, -math.inf) + _RETRY_S:
+                self._looked_s[cache] = now_s
                 with suppress(TailraceError):
-                    self.found = self._open(serving=False)
-            return self.found
+                    self.found[cache] = self._open(cache, serving=False)
+            return self.found.get(cache)
 
     def hints(self) -> Hints | None:
         """None: they cannot be had here. Then consumers look now and then."""
@@ -51,7 +56,12 @@ class WorldLayers:
                 self._hints = Hints(os.path.join(make_world_folder(self._root), "hints"), make=True)
         return self._hints
 
-    def _open(self, *, serving: bool) -> Layers:
+    def _open(self, cache: str, *, serving: bool) -> Layers:
         caches = self._caches()
-        data, lengths = (caches.open(name, serving=serving, create=serving) for name in (DATA_CACHE, LENGTHS_CACHE))
-        return Layers(data, lengths)
+        lengths = caches.open(LENGTHS_CACHE, serving=serving, create=serving)
+        try:
+            data = caches.open(cache, serving=serving, create=serving)
+        except BaseException:
+            lengths.close()
+            raise
+        return Layers(data, lengths, self._bytes_from)

@@ -4,10 +4,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ..config import (
+    DATA_CACHE,
     CacheConfig,
     ConsumerConfig,
     ProducerConfig,
@@ -164,7 +166,8 @@ class World:
         if config.cached:
             _, incarnation = self._incarnation(stream)
             layers = self._layers
-            shadow = Shadow(layers.serve, layers.hints(), incarnation, stream, self._clock, config.chunk_bytes)
+            serve = partial(layers.serve, config.cache)
+            shadow = Shadow(serve, layers.hints(), incarnation, stream, self._clock, config.chunk_bytes)
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -208,7 +211,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(self._find_layers, lambda: self._layers.hints(), self._clock)
+        board = Board(lambda: self._layers.hints(), self._clock)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
@@ -280,7 +283,7 @@ class World:
     def monitor(self, *streams: str, compare: bool = True) -> Monitor:
         """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
         self._check_open()
-        board = Board(self._find_layers, lambda: self._layers.hints(), self._clock)
+        board = Board(lambda: self._layers.hints(), self._clock)
         tails = [
             tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
         ]
@@ -291,7 +294,7 @@ class World:
             if not compare:
                 durable.close()  # it still tells where the shard ends
             shards.append(((tail.stream, tail.shard), durable if compare else None, durable.end))
-        return Monitor(consumer, board, shards, self._find_layers, self._clock)
+        return Monitor(consumer, board, shards, self._clock)
 
     # ---- caches
 
@@ -403,11 +406,11 @@ class World:
                 self._layers_here = WorldLayers(lambda: self._caches, self._root, self._clock)
             return self._layers_here
 
-    def _find_layers(self) -> Layers | None:
+    def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
-        if self._layers_here is not None and self._layers_here.found is not None:
-            return self._layers_here.found
-        return self._layers.find() if self._may_coordinate() else None
+        if self._layers_here is not None and (found := self._layers_here.found.get(cache)) is not None:
+            return found
+        return self._layers.find(cache) if self._may_coordinate() else None
 
     def _snapshots(self, stream: str) -> Snapshots:
         self._check_open()
@@ -434,12 +437,13 @@ class World:
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
         wanted = self._shards(stream, shards)
+        find = partial(self._find_layers, stream_config.cache)
         known = {} if checkpoint is None else self._checkpoints.load(self._incarnation(stream), checkpoint)
         tails: list[ShardTail] = []
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                wrap = board.follow(stream, shard, incarnation) if stream_config.cached and not mapped else None
+                wrap = board.follow(stream, shard, incarnation, find) if stream_config.cached and not mapped else None
                 tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, wrap=wrap))
         except BaseException:
             for tail in tails:

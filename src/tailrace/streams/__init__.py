@@ -6,7 +6,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers
+from .layers import Layers, Source
 from .monitor import PERCENTILES, Monitor
 from .producer import Producer
 from .retention import Collected, collect
@@ -39,6 +39,7 @@ __all__ = [
     "Snapshot",
     "SnapshotStatus",
     "Snapshots",
+    "Source",
     "Start",
     "View",
     "arrow_schema",

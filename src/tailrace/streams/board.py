@@ -1,6 +1,7 @@
 """What the lengths cache says of all shards that one consumer follows: one bulk read tells of all of them (A26)."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from ..errors import TailraceError
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
 from .chunks import file_key
-from .layers import Layers, hint_slot, lengths_key
+from .layers import Layers, Source, hint_slot, lengths_key
 from .lengths import SegmentLengths, ShardLengths
 from .segments import Segment
 from .shard_files import Wrap
@@ -29,15 +30,17 @@ class _Told:
 class Board:
     """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time."""
 
-    def __init__(self, layers: Callable[[], Layers | None], hints: Callable[[], Hints | None], clock: Clock) -> None:
-        self._layers, self._hints, self._clock = layers, hints, clock
+    def __init__(self, hints: Callable[[], Hints | None], clock: Clock) -> None:
+        self._hints, self._clock = hints, clock
+        self._layers: list[Callable[[], Layers | None]] = []
         self._places: dict[Place, str] = {}
         self._keys: list[bytes] = []
         self._told: list[_Told] = []
         self._stale = True
 
-    def follow(self, stream: str, shard: int, incarnation: str) -> Wrap:
+    def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Wrap:
         """What puts the cache before the files of this shard."""
+        self._layers.append(layers)
         self._places[stream, shard] = incarnation
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
@@ -47,7 +50,7 @@ class Board:
             file = segment.data_name if name == "data" else segment.index_name
             key = file_key(incarnation, shard, file)
             return LayeredTrack(
-                durable, name, key, self._layers, partial(self._of, number), partial(_of_segment, segment), self._clock
+                durable, name, key, layers, partial(self._of, number), partial(_of_segment, segment), self._clock
             )
 
         return wrap
@@ -71,7 +74,7 @@ class Board:
 
     def _look(self) -> None:
         self._stale = False
-        layers, now_s = self._layers(), self._clock.monotonic_s()
+        now_s, layers = self._clock.monotonic_s(), self._reached()
         try:
             found = layers.lengths.get_many(self._keys) if layers else [None] * len(self._keys)
         except TailraceError:  # the files tell, too
@@ -80,6 +83,18 @@ class Board:
             if raw != told.raw:
                 told.raw, told.changed_s = raw, now_s
                 told.lengths = None if raw is None else ShardLengths.decode(raw)
+
+    def _reached(self) -> Layers | None:
+        """Any of them: they have the same lengths cache."""
+        for find in self._layers:
+            if (found := find()) is not None:
+                return found
+        return None
+
+    def bytes_from(self) -> Counter[Source]:
+        """Where consumers of this process got their bytes."""
+        layers = self._reached()
+        return Counter() if layers is None else layers.bytes_from
 
     def waiter(self) -> Waiter | None:
         """What to sleep on until one of the streams has news; None: there is no such thing here, look now and then."""

@@ -4,7 +4,6 @@ It reads as every consumer does, through the cache. The same ranges are read onc
 compared: bytes that differ would otherwise be noticed by nobody (A67).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from .board import Board
 from .consumer import Consumer, Place
 from .delays import Delays
 from .health import Signs, state_of
-from .layers import Layers
 from .tail import ShardTail
 
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
@@ -47,11 +45,10 @@ class Monitor:
         consumer: Consumer,
         board: Board,
         shards: Iterable[tuple[Place, ShardTail | None, Callable[[], int]]],
-        layers: Callable[[], Layers | None],
         clock: Clock,
     ) -> None:
         """Of each shard: a tail of the durable files at the consumer's position, and what says where they end."""
-        self._consumer, self._board, self._layers, self._clock = consumer, board, layers, clock
+        self._consumer, self._board, self._clock = consumer, board, clock
         self._began_s = clock.monotonic_s()
         positions = consumer.positions
         self._shards = {
@@ -120,7 +117,6 @@ class Monitor:
                     "unequal_bytes": shard.unequal,
                 }
             )
-        layers = self._layers()
         return {
             "seconds": seconds,
             "messages": sum(shard.messages for shard in self._shards.values()),
@@ -128,7 +124,7 @@ class Monitor:
             **_percentiles(together),
             "compared_bytes": sum(shard.compared for shard in self._shards.values()),
             "unequal_bytes": sum(shard.unequal for shard in self._shards.values()),
-            "bytes_from": dict(Counter() if layers is None else layers.bytes_from),
+            "bytes_from": dict(self._board.bytes_from()),
             "shards": shards,
         }
 
