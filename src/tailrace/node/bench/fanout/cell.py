@@ -57,7 +57,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     at_s: float
-    produced: int
+    confirmed: tuple[int, int]  # bytes of the producer, and since when, in nanoseconds
     delivered: int
     server_s: float
     client_s: float
@@ -123,11 +123,17 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
     seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
     return FullSpeed(
         delivered_mb_per_s=1e3 * gigabytes / seconds,
-        producer_mb_per_s=(after.produced - before.produced) / seconds / 1e6,
-        producer_first_mb_per_s=(last.produced - yielding.produced) / (last.at_s - yielding.at_s) / 1e6,
+        producer_mb_per_s=_produced_mb_per_s(before, after),
+        producer_first_mb_per_s=_produced_mb_per_s(yielding, last),
         server_cpu_s_per_gb=(after.server_s - before.server_s) / max(gigabytes, 1e-9),
         client_cpu_s_per_gb=(after.client_s - before.client_s) / max(gigabytes, 1e-9),
     )
+
+
+def _produced_mb_per_s(before: _Seen, after: _Seen) -> float:
+    """Confirmations come in large steps: what counts is the time from one step to another, not from look to look."""
+    (first, first_ns), (last, last_ns) = before.confirmed, after.confirmed
+    return 1e3 * (last - first) / (last_ns - first_ns) if last_ns > first_ns else 0.0
 
 
 def _look(crew: Crew, contender: Contender) -> _Seen:
@@ -139,14 +145,14 @@ def _look(crew: Crew, contender: Contender) -> _Seen:
 
 def _seen(crew: Crew, contender: Contender) -> _Seen:
     at_s = time.monotonic()
-    produced, delivered = crew.producer.bytes, sum(slot.bytes for slot in crew.consumers)
+    confirmed, delivered = crew.producer.confirmed, sum(slot.bytes for slot in crew.consumers)
     server_s = contender.server_cpu_s()
     client_s = producer_s = process_cpu_s(crew.producer.pid)
     if threads := crew.producer.threads:  # the producer serves, too
         client_s = sum(_thread_cpu_s(crew.producer.pid, thread) for thread in threads)
         server_s += producer_s - client_s
     client_s += sum(process_cpu_s(slot.pid) for slot in crew.consumers)
-    return _Seen(at_s, produced, delivered, server_s, client_s)
+    return _Seen(at_s, confirmed, delivered, server_s, client_s)
 
 
 def _thread_cpu_s(pid: int, thread: int) -> float:

@@ -22,6 +22,10 @@ class Publisher(ABC):
         """Take them on their way; wait only when too many are on it."""
 
     @abstractmethod
+    def confirmed_bytes(self) -> int:
+        """Of all that was sent, what the system has said it has."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
 

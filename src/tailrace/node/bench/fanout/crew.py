@@ -21,8 +21,8 @@ from functools import partial
 from glob import glob
 
 from ..peers.server import PeerFailed
-from .contender import Contender
-from .message import MESSAGE_BYTES, message, stamp_of
+from .contender import Contender, Publisher
+from .message import message, stamp_of
 from .tally import Slot, Tally
 
 _RECEIVE_S = 0.25  # how soon a consumer that gets nothing notices that the phase is over
@@ -246,25 +246,24 @@ class Crew:
                 slot.ready = number + 1
                 self._gates[number].go.pass_()
                 if phase.rate_per_s is not None:
-                    _at_pace(publisher.send, slot, 2 * number, 1 / phase.rate_per_s)
+                    _at_pace(publisher, slot, 2 * number, 1 / phase.rate_per_s)
                 else:
-                    _at_full_speed(publisher.send, slot, 2 * number)
+                    _at_full_speed(publisher, slot, 2 * number)
                 self._gates[number].leave.pass_()
 
 
-def _at_full_speed(send: Callable[[list[bytes]], None], slot: Slot, step: int) -> None:
+def _at_full_speed(publisher: Publisher, slot: Slot, step: int) -> None:
     messages = [message()] * _MESSAGES_AT_ONCE
     while slot.step <= step:
-        send(messages)
-        slot.add(len(messages) * MESSAGE_BYTES)
+        publisher.send(messages)
+        slot.confirm(publisher.confirmed_bytes())
 
 
-def _at_pace(send: Callable[[list[bytes]], None], slot: Slot, step: int, interval_s: float) -> None:
+def _at_pace(publisher: Publisher, slot: Slot, step: int, interval_s: float) -> None:
     next_s = time.monotonic()
     while slot.step <= step:
         one = message()
-        send([one])
-        slot.add(MESSAGE_BYTES)
+        publisher.send([one])
         slot.add_delay(stamp_of(one), 0)
         next_s += interval_s
         if (left_s := next_s - time.monotonic()) > 0:

@@ -40,6 +40,9 @@ class _Nobody(Publisher):
     def send(self, messages: list[bytes]) -> None:
         time.sleep(0.05)
 
+    def confirmed_bytes(self) -> int:
+        return 0
+
     def close(self) -> None: ...
 
 

@@ -41,6 +41,7 @@ class Ours(Contender):
 class _Publisher(Publisher):
     def __init__(self, world: World, stream: str, buffer_s: float) -> None:
         self._producer = world.producer(stream, buffer_s=buffer_s)
+        self._begin = sum(self._producer.positions.values())
         # All others, and whatever threads are not Python's, count as the server. The main thread's number is the
         # process's; Python may still hold that of the process it was forked from.
         flushing = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("tailrace flush")]
@@ -48,6 +49,9 @@ class _Publisher(Publisher):
 
     def send(self, messages: list[bytes]) -> None:
         self._producer.send_many(messages)
+
+    def confirmed_bytes(self) -> int:
+        return sum(self._producer.positions.values()) - self._begin
 
     def close(self) -> None:
         self._producer.close()

@@ -7,16 +7,18 @@
     1       phases it is ready for
     2       bytes so far
     3       messages with a stamp so far
-    4..7    threads of it that serve nobody; 0: no such thread
-    8..     stamp and delay of each message, in nanoseconds
+    4       when the bytes have last changed, in nanoseconds; the producer's only
+    5..8    threads of it that serve nobody; 0: no such thread
+    9..     stamp and delay of each message, in nanoseconds
 
 Words are aligned, so they are never seen half written.
 """
 
 import mmap
+import time
 from collections.abc import Iterator, Sequence
 
-_PID, _READY, _BYTES, _STAMPED, _THREADS = range(5)
+_PID, _READY, _BYTES, _STAMPED, _AT, _THREADS = range(6)
 _THREADS_MAX = 4
 _SAMPLES = _THREADS + _THREADS_MAX
 
@@ -87,6 +89,19 @@ class Slot:
     def stamped(self) -> int:
         count: int = self._words[_STAMPED]
         return count
+
+    @property
+    def confirmed(self) -> tuple[int, int]:
+        """Bytes, and since when it is these, in nanoseconds."""
+        while True:
+            at_ns, count = self._words[_AT], self._words[_BYTES]
+            if at_ns == self._words[_AT]:
+                return count, at_ns
+
+    def confirm(self, count_bytes: int) -> None:
+        if count_bytes != self._words[_BYTES]:
+            self._words[_BYTES] = count_bytes
+            self._words[_AT] = time.monotonic_ns()
 
     def add(self, count_bytes: int) -> None:
         self._words[_BYTES] += count_bytes

@@ -124,9 +124,10 @@ class _Publisher(Publisher):
         bounds = {"queue.buffering.max.kbytes": 64 << 10, "batch.size": 1_000_000}
         self._producer = library.Producer({**common, **bounds, "linger.ms": linger_ms, "acks": "1"})
         self._producer.list_topics(topic, _ASK_S)  # connects
-        self._topic = topic
+        self._topic, self._sent = topic, 0
 
     def send(self, messages: list[bytes]) -> None:
+        self._sent += len(messages)
         left: list[dict[str, Any]] = [{"value": message} for message in messages]
         while True:
             self._producer.produce_batch(self._topic, left, 0)
@@ -135,6 +136,9 @@ class _Publisher(Publisher):
             if not left:
                 return
             self._producer.poll(0.01)  # the queue is full
+
+    def confirmed_bytes(self) -> int:
+        return MESSAGE_BYTES * (self._sent - len(self._producer))
 
     def close(self) -> None:
         self._producer.purge(in_queue=True, in_flight=False)  # nobody waits for what is left at the end

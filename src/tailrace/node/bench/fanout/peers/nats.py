@@ -100,16 +100,20 @@ class _Publisher(Publisher):
         self._client = _Client(address)
         self._connection = self._client.connection
         self._before = b"PUB %b %b %d\r\n" % (stream.encode(), self._client.inbox, MESSAGE_BYTES)
-        self._on_the_way = 0
+        self._sent = self._on_the_way = 0
         self._answers = bytearray(1 << 20)
         self._rest = 0
 
     def send(self, messages: list[bytes]) -> None:
         between = b"\r\n" + self._before
         self._connection.send(self._before + between.join(messages) + b"\r\n")
+        self._sent += len(messages)
         self._on_the_way += len(messages)
         while self._on_the_way > _ON_THE_WAY_MAX or self._connection.arrives(0.0):
             self._confirm()
+
+    def confirmed_bytes(self) -> int:
+        return MESSAGE_BYTES * (self._sent - self._on_the_way)
 
     def close(self) -> None:
         while self._on_the_way > 0 and self._connection.arrives(1.0):

@@ -188,6 +188,9 @@ class _Publisher(Publisher):
         while self._on_the_way > _ON_THE_WAY_MAX or self._client.connection.arrives(0.0):
             self._confirm()
 
+    def confirmed_bytes(self) -> int:
+        return MESSAGE_BYTES * (self._next - self._on_the_way)
+
     def close(self) -> None:
         while self._on_the_way and self._client.connection.arrives(1.0):
             self._confirm()

@@ -106,6 +106,9 @@ class _Publisher(Publisher):
         if len(self._on_the_way) > _ON_THE_WAY_MAX:
             self._confirm()
 
+    def confirmed_bytes(self) -> int:
+        return MESSAGE_BYTES * (self._next_id - _FIRST_ID - sum(self._on_the_way))
+
     def close(self) -> None:
         while self._on_the_way:
             self._confirm()
