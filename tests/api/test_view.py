@@ -11,6 +11,7 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.errors import Closed, ConfigError, Corrupt, SnapshotMissing, StreamMissing
+from tailrace.streams import Checked, verify_shard
 
 Model = dict[bytes, bytes]
 
@@ -321,6 +322,34 @@ def test_without_a_good_snapshot_all_messages_do_and_else_it_is_said_what_to_do(
     world.write_snapshot("s", 0, world.stream_status("s")[0].end, [b"a"], [b"mended"])
     with world.view("s") as view:
         assert state(view) == {b"a": b"mended"}
+
+
+def test_snapshots_go_with_their_stream(world: tailrace.World) -> None:
+    fill(world, a=b"1")
+    world.snapshot("s")
+    world.delete_stream("s")
+    fill(world, b=b"2")
+    assert world.snapshots("s") == []
+    with world.view("s") as view:
+        assert state(view) == {b"b": b"2"}
+
+
+def test_verify_reads_snapshots_too(world: tailrace.World, tmp_path: Path) -> None:
+    fill(world, a=b"1")
+    world.snapshot("s")
+    fill(world, a=b"2")
+    world.snapshot("s")
+    checked = Checked()
+    assert not list(verify_shard(world.files, "s", 0, checked))
+    assert checked.files == 2 + 2
+    newest, _ = snapshot_paths(tmp_path)
+    damage(newest)
+    newest.with_name("notes.txt").write_text("?")
+    findings = list(verify_shard(world.files, "s", 0, Checked()))
+    assert [(finding.kind, Path(finding.file).name) for finding in findings] == [
+        ("damage", newest.name),
+        ("leftover", "notes.txt"),
+    ]
 
 
 # ---- following

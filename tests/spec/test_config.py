@@ -43,6 +43,14 @@ def test_streams_begin_from_the_worlds_defaults() -> None:
         ("streams = 7", "streams=7: use one table per stream"),
         ("[streams.prices]\nfile_s = -1.0", "streams.prices.file_s=-1.0: use more than 0"),
         ("[streams.prices]\nfile_s = nan", "streams.prices.file_s=nan: use more than 0"),
+        (
+            "[streams.prices.retention]\nkeeps_snapshots = 0",
+            "streams.prices.retention.keeps_snapshots=0: use 1 to 10000",
+        ),
+        (
+            "[streams.prices.retention]\nkeeps_snapshots = 'x'",
+            "streams.prices.retention.keeps_snapshots='x': use a whole",
+        ),
         ("[streams.prices.retention]\nwaits_for = 'x'", "streams.prices.retention.waits_for='x': use a list"),
         ("[streams.prices.retention]\nwaits_for = [1]", "streams.prices.retention.waits_for[0]=1: use a text"),
         ("[streams.prices.retention]\nwaits_for = ['../x']", "streams.prices.retention.waits_for: '../x' is not"),
@@ -62,5 +70,8 @@ def test_a_bad_value_is_named_by_its_path(text: str, complaint: str) -> None:
 
 
 def test_settings_survive_a_round_trip() -> None:
-    for config in (StreamConfig(), StreamConfig(shards=3, retention=Retention(age_s=1.5, waits_for=("a", "b")))):
+    for config in (
+        StreamConfig(),
+        StreamConfig(shards=3, retention=Retention(age_s=1.5, waits_for=("a", "b"), keeps_snapshots=2)),
+    ):
         assert decode(StreamConfig, encode(config)) == config

@@ -14,6 +14,8 @@ from ..model import MessageFile
 from ..native import ENTRY_BYTES, Records, count_to_position, entry_at
 from .segments import HEADER_BYTES, Segment, entries_in, entry_offset, segments_of
 from .shard_files import SegmentView, shard_folder
+from .snapshot import SnapshotFile
+from .snapshots import is_good, snapshot_folder
 
 _STEP_ENTRIES, _STEP_BYTES = 65536, 16 << 20
 
@@ -48,6 +50,7 @@ def verify_shard(
     names = files.list(folder)
     segments = segments_of(names)
     yield from _halves(folder, names, segments)
+    yield from _snapshots(files, stream, shard, checked)
     for place, segment in enumerate(segments):
         later = segments[place + 1] if place + 1 < len(segments) else None
         try:
@@ -57,6 +60,18 @@ def verify_shard(
         checked.files += 1
         with view:
             yield from _verify_segment(view, later, checked, on_progress)
+
+
+def _snapshots(files: Files, stream: str, shard: int, checked: Checked) -> Iterator[Finding]:
+    folder = snapshot_folder(stream, shard)
+    for name in files.list(folder):
+        snapshot = SnapshotFile.parse(name)
+        if snapshot is None:
+            yield Finding("leftover", "not a snapshot", f"{folder}/{name}", 0, None)
+        elif is_good(files, stream, shard, snapshot):
+            checked.files += 1
+        elif name in files.list(folder):  # else it was collected meanwhile
+            yield Finding("damage", "snapshot does not match the checksum in its name", f"{folder}/{name}", 0, None)
 
 
 def _halves(folder: str, names: list[str], segments: list[Segment]) -> Iterator[Finding]:

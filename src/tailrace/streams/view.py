@@ -86,7 +86,11 @@ class View:
         self._thread = threading.Thread(target=self._run, name=f"tailrace view {stream}", daemon=True)
         self._thread.start()
         if wait:
-            self._wait_until_fresh()
+            try:
+                self._wait_until_fresh()
+            except BaseException:
+                self.close()
+                raise
 
     # ---- reading
 
@@ -149,8 +153,8 @@ class View:
     @property
     def freshness_ms(self) -> float:
         """Milliseconds since the last moment at which everything that was durable had been applied; inf before the
-        first. Around a tenth of a second at most while all is well, however quiet or busy the stream is: half a second
-        when it never pauses."""
+        first. While all is well that is a tenth of a second at most, or about half a second when the stream never
+        pauses."""
         return (self._clock.monotonic_s() - self._freshness.fresh_s) * 1000
 
     @property
@@ -247,7 +251,6 @@ class View:
             self._moved.wait_for(lambda: self._freshness.fresh_s > -math.inf or self._problem or self._stop.is_set())
             problem = None if self._freshness.fresh_s > -math.inf else self._problem
         if problem is not None:
-            self.close()
             raise problem
 
     # ---- following
