@@ -5,7 +5,7 @@ The model of the protocol between them is `specs/layers.pml`; here are the rules
 
 from collections import deque
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -442,35 +442,79 @@ def test_the_file_itself_is_asked_when_nobody_says_anything():
 # ---- a consumer that hears little
 
 
-@pytest.mark.parametrize("cached", [0, 1, 2, 3])
-@pytest.mark.parametrize("durable", [1, 2, 3])
-def test_an_iteration_ends_with_what_was_flushed_however_far_behind_the_lengths_are(cached, durable):
+def consumer_of_three(clock: ManualClock, cached: int, durable: int, *, follow: bool) -> Consumer:
     """Three messages are in the file; the lengths tell of fewer, for ever, and the chunks are all gone."""
-    world = SimulatedWorld(SimulatedDisk(), clock := ManualClock(), small_config(file_bytes=1 << 20))
+    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 20))
     with world.producer() as producer:
         for value in (b"0", b"1", b"2"):
             producer.send(value, shard=0)
             producer.flush()
     layers = Layers(Chunks(b"", [], []), None)  # type: ignore[arg-type]
-    beats = count()
+    began_s = clock.monotonic_s()
 
     def wrap(file: DurableTrack, segment: Segment, name: Any) -> LayeredTrack:
         ends = [0, *(entry_offset(number) for number in (1, 2, 3))]
-        lengths = SegmentLengths(segment, 16, 16, 0, ends[cached], 0, ends[durable])
-        silent_s = 0.0 if durable == 3 else SILENT_S + 1  # otherwise nobody would ever say that there is more
-        return LayeredTrack(
-            file,
-            name,
-            KEY,
-            lambda: layers,
-            lambda: (ShardLengths((lengths,), next(beats)), silent_s),
-            lambda told: told.of(segment),
-            clock,
-        )
+        told = ShardLengths((SegmentLengths(segment, 16, 16, 0, ends[cached], 0, ends[durable]),))
+
+        def of_shard() -> tuple[ShardLengths, float]:  # as long as all is told, its producer says so again and again
+            return told, 0.0 if durable == 3 else clock.monotonic_s() - began_s
+
+        return LayeredTrack(file, name, KEY, lambda: layers, of_shard, lambda told: told.of(segment), clock)
 
     tail = ShardTail(world.files, clock, STREAM, 0, "earliest", wrap=wrap)
-    with Consumer([tail], ConsumerConfig(batch_bytes=1), clock, follow=False) as consumer:
+    return Consumer([tail], ConsumerConfig(batch_bytes=1), clock, follow=follow)
+
+
+little = pytest.mark.parametrize(
+    ("cached", "durable"), [(0, 1), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3)]
+)
+
+
+@little
+def test_an_iteration_ends_with_what_was_flushed_however_far_behind_the_lengths_are(cached, durable):
+    with consumer_of_three(ManualClock(), cached, durable, follow=False) as consumer:
         assert [message.value for batch in consumer for message in batch] == [b"0", b"1", b"2"]
+
+
+class NoHint:
+    """What a consumer sleeps on when no hint comes any more."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.looks = clock, 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def wait(self, timeout_s: float) -> None:
+        self.clock.advance(timeout_s)
+
+    def stop(self) -> None:
+        pass
+
+
+@little
+def test_who_sleeps_until_a_hint_does_not_sleep_over_what_it_announced(cached, durable):
+    clock = ManualClock()
+    with consumer_of_three(clock, cached, durable, follow=True) as consumer:
+        consumer._waiter = NoHint(clock)  # type: ignore[assignment]
+        got = [message.value for _ in range(3) for message in consumer.poll(100.0)]
+        assert got == [b"0", b"1", b"2"]
+        assert clock.monotonic_s() <= (DELAY_S if durable == 3 else SILENT_S) + DELAY_S
+        asleep_s = clock.monotonic_s()
+        assert consumer.poll(1000.0) is None
+        assert clock.monotonic_s() == asleep_s + 1000.0
+
+
+def test_who_waits_in_vain_looks_seldom():
+    clock, looks = ManualClock(), []
+    with consumer_of_three(clock, 3, 3, follow=True) as consumer:
+        consumer._waiter = NoHint(clock)  # type: ignore[assignment]
+        assert all(consumer.poll() for _ in range(3))
+        tail = consumer._tails[STREAM, 0]
+        poll = tail.poll
+        tail.poll = lambda bytes_max: looks.append(clock.monotonic_s()) or poll(bytes_max)  # type: ignore[method-assign]
+        assert consumer.poll(3600.0) is None
+    assert len(looks) < 3600 / 60 + 20
 
 
 # ---- what the cache is told of

@@ -20,9 +20,11 @@ from .batch import Batch
 from .board import Board
 from .rate import RateLimit
 from .tail import ShardTail, Start
+from .tracks import DELAY_S, SILENT_S
 
 Place = tuple[str, int]  # (stream, shard)
 _NET_S = 60.0  # a hint may be lost with the memory it lies in: then look all the same
+_UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
 class Consumer:
@@ -44,6 +46,7 @@ class Consumer:
         """`board`: what the lengths cache says, for tails that read through the cache."""
         self._board = board
         self._waiter: Waiter | None = None
+        self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
         self._commit = commit
@@ -98,8 +101,14 @@ class Consumer:
     def _wait_for_news(self, timeout_s: float) -> None:
         """Until a hint says that there may be more; without hints, for a moment."""
         if self._waiter is not None:
+            now_s = self._clock.monotonic_s()
+            if self._quiet_since_s is None:
+                self._quiet_since_s = now_s
+            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else _NET_S, timeout_s)
             with suppress(OSError):  # this kernel has no such wait
-                self._waiter.wait(min(_NET_S, timeout_s))
+                self._waiter.wait(wait_s)
+                if self._clock.monotonic_s() < now_s + wait_s:
+                    self._quiet_since_s = None
                 return
             self._waiter = None
         self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
@@ -169,6 +178,7 @@ class Consumer:
                 continue
             batch = tail.poll(self._config.batch_bytes)
             if batch is not None:
+                self._quiet_since_s = None
                 if self._limit:
                     self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
                 return batch
