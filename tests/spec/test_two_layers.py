@@ -20,10 +20,10 @@ from tailrace.native import Packer
 from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.streams.delayed import DelayedReads
-from tailrace.streams.layers import Layers
+from tailrace.streams.layers import Layers, lengths_key
 from tailrace.streams.lengths import FILES_MAX, SegmentLengths, ShardLengths
 from tailrace.streams.segments import HEADER_BYTES, Segment, entry_offset
-from tailrace.streams.shadow import Appended
+from tailrace.streams.shadow import BEAT_S, Appended, Shadow
 from tailrace.streams.shard_log import ShardLog
 from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrack
 from tailrace.testing import ManualClock, SimulatedDisk
@@ -563,3 +563,45 @@ def test_messages_whose_flush_only_seemed_to_fail_come_to_the_cache_too(before):
     assert (told[-1].packed, told[-1].data_length) == (last, last.end)
     assert told[-1].index_length == HEADER_BYTES + sum(len(memoryview(one.packed.entries)) for one in told)
     assert {one.segment for one in told} == {told[-1].segment}
+
+
+class Heard:
+    """A cache that takes everything and remembers whose lengths were told."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+
+    def set_many(self, items: Any) -> None:
+        self.keys += dict(items)
+
+
+def test_a_busy_shard_does_not_make_the_others_look_dead():
+    told: list[Appended] = []
+    world = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config(file_bytes=1 << 20))
+    packer = Packer([0, 0], [0, 0], 1 << 20)
+    for shard in (0, 1):
+        packer.add(b"a message", shard=shard, time_us=1)
+    for shard, packed in packer.take().items():
+        log = ShardLog(world.files, world.clock, STREAM, shard, world.config, on_append=told.append)
+        log.append(packed)
+    busy, idle = told
+    heard, clock = Heard(), ManualClock()
+    shadow = Shadow(lambda: Layers(Chunks(b"", [], []), heard), None, "incarnation", STREAM, clock)  # type: ignore[arg-type]
+    shadow.close()
+    shadow._layers = Layers(Heard(), heard)  # type: ignore[arg-type]
+    shadow._closing = False
+    rounds = iter([[busy, idle], *([[busy]] * 100)])
+
+    class Feed:  # the shadow finds something of the busy shard whenever it looks
+        def __enter__(self) -> None:
+            clock.advance(BEAT_S / 10)
+            shadow._waiting.extend(next(rounds, []))
+            shadow._closing = not shadow._waiting
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    shadow._changing = Feed()  # type: ignore[assignment]
+    shadow._run()
+    assert heard.keys.count(lengths_key("incarnation", 0)) > 100
+    assert 8 <= heard.keys.count(lengths_key("incarnation", 1)) <= 13

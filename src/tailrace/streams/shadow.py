@@ -94,6 +94,7 @@ class Shadow:
         self._closing = False
         self._files: dict[int, _Files] = {}
         self._told: dict[int, ShardLengths] = {}
+        self._beat_s = 0.0  # when all of them were told
         self.skipped_bytes = 0  # that never came to the cache
         self._thread = threading.Thread(target=self._run, name=f"tailrace shadow {stream}", daemon=True)
         self._thread.start()
@@ -123,7 +124,9 @@ class Shadow:
             layers = self._layers if closing else self._reach()
             if taken:
                 self._write(layers, taken)
-            else:
+            now_s = self._clock.monotonic_s()
+            if not taken or now_s >= self._beat_s + BEAT_S:  # a busy shard must not make the others look dead
+                self._beat_s = now_s
                 self._tell(layers, self._told)
 
     def _reach(self) -> Layers | None:
