@@ -552,6 +552,17 @@ def test_a_view_says_so_when_its_stream_is_deleted(world: tailrace.World) -> Non
         assert view[b"a"] == b"1"
 
 
+def test_a_view_ends_when_its_world_is_closed(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world:
+        fill(world, a=b"1")
+        with tailrace.open(tmp_path) as other:
+            view = other.view("s")
+        fill(world, a=b"2")
+        wait_until(lambda: view.problem is not None or view[b"a"] == b"2", "the end, or the news")
+        view.close()
+        assert view[b"a"] in (b"1", b"2")
+
+
 # ---- retention
 
 

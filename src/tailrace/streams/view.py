@@ -40,7 +40,7 @@ class HasPositions(Protocol):
 
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 0.1  # how often a view of a quiet stream makes sure that it is fresh
+_LOOK_S = 0.25  # how often a view of a quiet stream makes sure that it is fresh
 _RETRY_S = 1.0  # before something that went wrong is tried again
 _SMALL = 64  # batches below this cost less message by message than as Arrow
 _TRIES = 20
@@ -153,7 +153,7 @@ class View:
     @property
     def freshness_ms(self) -> float:
         """Milliseconds since the last moment at which everything that was durable had been applied; inf before the
-        first. While all is well that is a tenth of a second at most, or about half a second when the stream never
+        first. While all is well that is a quarter of a second at most, or half a second when the stream never
         pauses."""
         return (self._clock.monotonic_s() - self._freshness.fresh_s) * 1000
 
@@ -260,7 +260,11 @@ class View:
             try:
                 self._mend()
                 self._step()
-            except Closed:
+            except Closed as problem:
+                if not self._stop.is_set():  # it was not we: the world was closed under us
+                    self._tell(problem)
+                    self._stop.set()
+                    self._consumer.close()
                 return
             except (PositionRetired, Corrupt) as problem:
                 if problem.shard is None or problem.position is None:
@@ -366,6 +370,7 @@ class View:
             self._moved.notify_all()
 
     def _tell(self, problem: BaseException) -> None:
+        """Somebody may look at it; whoever waits is woken."""
         with self._moved:
             if str(problem) != str(self._problem):
                 _LOG.warning("the view %s cannot go on: %s", self.stream, problem)
