@@ -262,9 +262,9 @@ class View:
                 self._step()
             except Closed as problem:
                 if not self._stop.is_set():  # it was not we: the world was closed under us
-                    self._tell(problem)
                     self._stop.set()
                     self._consumer.close()
+                    self._tell(problem)
                 return
             except (PositionRetired, Corrupt) as problem:
                 if problem.shard is None or problem.position is None:
