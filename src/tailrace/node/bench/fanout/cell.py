@@ -6,6 +6,7 @@ what the producer loses to its consumers and not to this machine's few cores.
 """
 
 import time
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,20 +66,18 @@ class _Seen:
 
 def measure(contender: Contender, consumers: int, amounts: Amounts, *, delays: bool = True, full: bool = True) -> Cell:
     phases = [Phase(f"paced-{consumers}", amounts.rate_per_s)] * delays + [Phase(f"full-{consumers}")] * full
-    made: list[Phase] = []
-    try:
+    with ExitStack() as stack:
         for phase in phases:
-            made.append(phase)
             errand(partial(contender.make, phase.stream, synced=phase.paced), f"{contender.name}: make {phase.stream}")
-        crew = Crew(contender, consumers, phases, amounts.samples_max if delays else 0)
-        try:
-            found = _delays(crew, amounts) if delays else None
-            return Cell(consumers, found, _full_speed(crew, contender, len(phases) - 1, amounts) if full else None)
-        finally:
-            crew.close()
-    finally:
-        for phase in made:
-            errand(partial(contender.drop, phase.stream), f"{contender.name}: drop {phase.stream}")
+            stack.callback(_drop, contender, phase.stream)
+        crew = stack.enter_context(closing(Crew(contender, consumers, phases, amounts.samples_max if delays else 0)))
+        found = _delays(crew, amounts) if delays else None
+        return Cell(consumers, found, _full_speed(crew, contender, len(phases) - 1, amounts) if full else None)
+
+
+def _drop(contender: Contender, stream: str) -> None:
+    with suppress(PeerFailed):  # a stream that stays is in nobody's way, and goes with the servers
+        errand(partial(contender.drop, stream), f"{contender.name}: drop {stream}")
 
 
 def _delays(crew: Crew, amounts: Amounts) -> Delays:
@@ -110,14 +109,10 @@ def _delays(crew: Crew, amounts: Amounts) -> Delays:
 def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts) -> FullSpeed:
     crew.begin(number, amounts.open_s)
     crew.wait(amounts.warm_s)
-    before = _look(crew, contender)
-    crew.wait(amounts.full_s)
-    after = _look(crew, contender)
+    before, after = _window(crew, contender, amounts)
     crew.yield_to_others()
     crew.wait(amounts.warm_s)
-    yielding = _look(crew, contender)
-    crew.wait(amounts.full_s)
-    last = _look(crew, contender)
+    yielding, last = _window(crew, contender, amounts)
     crew.stop_producer(number)
     crew.end(number)
     seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
@@ -128,6 +123,21 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
         server_cpu_s_per_gb=(after.server_s - before.server_s) / max(gigabytes, 1e-9),
         client_cpu_s_per_gb=(after.client_s - before.client_s) / max(gigabytes, 1e-9),
     )
+
+
+def _window(crew: Crew, contender: Contender, amounts: Amounts) -> tuple[_Seen, _Seen]:
+    """Begin and end. On a slow disk one sync may take longer than the window: then it is longer, too."""
+    before = _look(crew, contender)
+    crew.wait(amounts.full_s)
+    after = _look(crew, contender)
+    while _nothing_came(before, after) and after.at_s < before.at_s + amounts.full_s + amounts.catch_up_s:
+        crew.wait(0.05)
+        after = _look(crew, contender)
+    return before, after
+
+
+def _nothing_came(before: _Seen, after: _Seen) -> bool:
+    return after.delivered == before.delivered or after.confirmed == before.confirmed
 
 
 def _produced_mb_per_s(before: _Seen, after: _Seen) -> float:

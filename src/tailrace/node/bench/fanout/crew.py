@@ -110,6 +110,7 @@ def errand(run: Callable[[], None], what: str, deadline_s: float = 30.0) -> None
     inside, outside = os.pipe()
     pid = forked(run, lambda text: _write(outside, text))
     os.close(outside)
+    came: list[int] = []
     try:
         came, _, _ = select.select([inside], [], [], deadline_s)
         said = os.read(inside, 4096).decode(errors="replace") if came else f"no end after {deadline_s:g} s"
@@ -167,6 +168,9 @@ class Crew:
             if came:
                 said = os.read(self._complaints, 4096).decode(errors="replace").splitlines()[0]
                 raise PeerFailed(f"{self._contender.name}: {said}")
+            for pid in self._running:  # one that was killed could not complain
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    raise PeerFailed(f"{self._contender.name}: process {pid} has ended too early")
             if left_s <= 0:
                 return
 
@@ -187,8 +191,9 @@ class Crew:
         end_s = time.monotonic() + _END_S
         for pid in self._running:
             if not _ended(pid, end_s):
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)  # each leads a session of its own
+                with suppress(ProcessLookupError):  # each leads a session of its own, unless it has just begun
+                    os.killpg(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
         os.close(self._complaints)
         os.close(self._complain_to)

@@ -28,6 +28,15 @@ def stamp_of(value: bytes | bytearray | memoryview) -> int:
     return stamp
 
 
+def stamps_in(content: bytes) -> list[int]:
+    """Of whole messages, with anything between them."""
+    found, at = [], 0
+    while (begin := content.find(MARK, at)) >= 0:
+        found.append(stamp_of(content[begin : begin + STAMP_END]))
+        at = begin + MESSAGE_BYTES
+    return found
+
+
 class Scanner:
     """Counts messages in whatever surrounds them, as they come from a socket, cut anywhere.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ... import caches, layers  # noqa: F401  (imported before the processes are forked, not by each of them)
 from ...world import World, open_world
 from .contender import SYNC_S, Contender, Publisher, Subscription
-from .message import MARK, STAMP_END, stamp_of
+from .message import stamps_in
 
 
 class Ours(Contender):
@@ -67,15 +67,7 @@ class _Subscription(Subscription):
         batch = self._consumer.poll(timeout_s)
         if batch is None:
             return 0, ()
-        return batch.end - batch.start, _stamps(bytes(batch.data)) if self._stamped else ()
+        return batch.end - batch.start, stamps_in(bytes(batch.data)) if self._stamped else ()
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def _stamps(data: bytes) -> list[int]:
-    found, at = [], 0
-    while (begin := data.find(MARK, at)) >= 0:
-        found.append(stamp_of(data[begin : begin + STAMP_END]))
-        at = begin + STAMP_END
-    return found

@@ -39,7 +39,7 @@ CONSUMERS = (1, 4, 16, 64, 256)
 CONSUMERS_QUICK = (1, 2)
 CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
-_QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.3, catch_up_s=1.0)
+_QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
 Progress = Callable[[str], None]
 
 

@@ -11,7 +11,7 @@ from struct import Struct, pack, unpack_from
 
 from ...peers.server import Address, PeerFailed, PeerMissing, Server, free_port
 from ..contender import Contender, Publisher, Subscription
-from ..message import MARK, MESSAGE_BYTES, STAMP_END, stamp_of
+from ..message import MESSAGE_BYTES, stamps_in
 from .sockets import Connection, port_of
 
 PACKAGE = "rabbitmq-server"
@@ -218,18 +218,10 @@ class _Subscription(Subscription):
             return 0, ()
         self._client.send(_GIVE_CREDIT, pack(">BH", 0, 1))
         (records,) = unpack_from(">I", frame, _RECORDS_AT)
-        return records * MESSAGE_BYTES, _stamps(bytes(frame)) if self._stamped else ()
+        return records * MESSAGE_BYTES, stamps_in(bytes(frame)) if self._stamped else ()
 
     def close(self) -> None:
         self._client.close()
-
-
-def _stamps(chunk: bytes) -> list[int]:
-    found, at = [], 0
-    while (begin := chunk.find(MARK, at)) >= 0:
-        found.append(stamp_of(chunk[begin : begin + STAMP_END]))
-        at = begin + STAMP_END
-    return found
 
 
 def _text(text: str) -> bytes:
