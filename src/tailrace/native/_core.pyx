@@ -50,7 +50,7 @@ cdef extern from "records.h":
     tr_entry tr_describe(const uint8_t *message, uint64_t start, uint64_t length, uint32_t key_length, uint32_t flags,
                          int64_t time_us) nogil
     size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data,
-                     uint64_t data_bytes) nogil
+                     uint64_t data_bytes, int proven) nogil
     size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit) nogil
     size_t tr_count_to_time(const tr_entry *entries, size_t count, int64_t time_us) nogil
     tr_measure tr_measure_columns(const tr_entry *entries, size_t count, uint64_t start) nogil
@@ -160,7 +160,7 @@ def verify(entries, uint64_t start, data):
     cdef _Bytes content = _Bytes(data)
     cdef size_t good
     with nogil:
-        good = tr_verify(index.first, index.entries, start, content.at, content.count)
+        good = tr_verify(index.first, index.entries, start, content.at, content.count, False)
     return good
 
 
@@ -223,7 +223,8 @@ def _message(stream, shard, position, timestamp_us, key, value):
 
 cdef class Records:
     """A run of records of one shard. Of the entries given, the first `count` are whole and match the data, which begins
-    at `start`; what lies behind them is not looked at again."""
+    at `start`; what lies behind them is not looked at again. `proven`: entries and data were checked where they come
+    from, so that sums need not be made again."""
     cdef readonly str stream
     cdef readonly int32_t shard
     cdef readonly int64_t start
@@ -232,7 +233,7 @@ cdef class Records:
     cdef _Entries _index
     cdef _Bytes _content
 
-    def __init__(self, str stream, int32_t shard, int64_t start, entries, data):
+    def __init__(self, str stream, int32_t shard, int64_t start, entries, data, *, bint proven=False):
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
@@ -240,7 +241,7 @@ cdef class Records:
         self._index, self._content = _Entries(entries), _Bytes(data)
         with nogil:
             self.count = tr_verify(self._index.first, self._index.entries, start,
-                                   self._content.at, self._content.count)
+                                   self._content.at, self._content.count, proven)
 
     @property
     def data(self):

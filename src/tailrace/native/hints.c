@@ -31,9 +31,9 @@ int tr_hints_map(const char *path, int writable, tr_hint_slot **slots) {
     if (file < 0) return errno;
     if (fstat(file, &about))
         error = errno;
-    else if (writable && about.st_size == 0 && ftruncate(file, FILE_BYTES))
-        error = errno;
-    else if (fstat(file, &about))
+    else if (writable && about.st_size == 0 && (error = posix_fallocate(file, 0, FILE_BYTES))) {
+        /* on a full disk a page that was not allocated would end the process when it is touched */
+    } else if (fstat(file, &about))
         error = errno;
     else if (!S_ISREG(about.st_mode) || about.st_size != FILE_BYTES)
         error = EINVAL;

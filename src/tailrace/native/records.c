@@ -30,7 +30,8 @@ static int shape_fits(uint32_t shape, uint64_t length) {
     return 1;
 }
 
-size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, uint64_t data_bytes) {
+size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, uint64_t data_bytes,
+                 int proven) {
     uint64_t from = start;
     int64_t time_us = INT64_MIN;
     for (size_t i = 0; i < count; i++) {
@@ -38,7 +39,7 @@ size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const ui
         if (entry->end <= from || entry->end > INT64_MAX || entry->end - start > data_bytes) return i;
         uint64_t length = entry->end - from;
         if (entry->time_us < time_us || !shape_fits(entry->shape, length)) return i;
-        if (entry->sum != sum_of(entry, data + (from - start), from)) return i;
+        if (!proven && entry->sum != sum_of(entry, data + (from - start), from)) return i;
         from = entry->end;
         time_us = entry->time_us;
     }

@@ -61,8 +61,10 @@ typedef struct {
 tr_entry tr_describe(const uint8_t *message, uint64_t start, uint64_t length, uint32_t key_length, uint32_t flags,
                      int64_t time_us);
 
-/* How many entries from the first on are whole and true, given the data bytes from `start` on. */
-size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, uint64_t data_bytes);
+/* How many entries from the first on are whole and true, given the data bytes from `start` on. `proven`: the bytes have
+ * proven themselves where they come from, so their sums are not made again; bounds and shapes are checked all the same. */
+size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, uint64_t data_bytes,
+                 int proven);
 
 /* How many entries end at or before `limit`; how many are older than `time_us`. Both need entries in order. */
 size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit);

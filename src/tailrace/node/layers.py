@@ -1,7 +1,6 @@
 """The cache beside a world's files, for this process: whoever produces serves it if nobody does, consumers find it."""
 
 import math
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -10,10 +9,8 @@ from contextlib import suppress
 from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
-from ..native.hints import Hints
 from ..streams import Layers, Source
 from .caches import Caches
-from .hosts import make_world_folder
 
 _RETRY_S = 1.0  # before a cache that is not there is looked for again
 
@@ -22,14 +19,13 @@ class WorldLayers:
     """Opens caches when they are first needed: the lengths' one, and the data's, of which a stream may have its own.
     Safe to share between threads."""
 
-    def __init__(self, caches: Callable[[], Caches], root: str, clock: Clock) -> None:
-        self._caches, self._root, self._clock = caches, root, clock
+    def __init__(self, caches: Callable[[], Caches], clock: Clock) -> None:
+        self._caches, self._clock = caches, clock
         self._opening = threading.Lock()
         self.found: dict[str, Layers] = {}  # by the name of the data cache
         self._served: set[str] = set()
         self._looked_s: dict[str, float] = {}
         self._bytes_from: Counter[Source] = Counter()
-        self._hints: Hints | None = None
 
     def serve(self, cache: str) -> Layers:
         """For those who produce: the caches are made if they are not there, and served if nobody does."""
@@ -48,13 +44,6 @@ class WorldLayers:
                 with suppress(TailraceError):
                     self.found[cache] = self._open(cache, serving=False)
             return self.found.get(cache)
-
-    def hints(self) -> Hints | None:
-        """None: they cannot be had here. Then consumers look now and then."""
-        with self._opening, suppress(OSError):
-            if self._hints is None:
-                self._hints = Hints(os.path.join(make_world_folder(self._root), "hints"), make=True)
-        return self._hints
 
     def _open(self, cache: str, *, serving: bool) -> Layers:
         caches = self._caches()

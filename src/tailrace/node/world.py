@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -24,6 +25,7 @@ from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError
 from ..files import Files, PosixFiles
 from ..model import check_name
+from ..native.hints import Hints
 from ..streams import (
     Board,
     Catalog,
@@ -105,6 +107,7 @@ class World:
         self._root = root
         self._caches_here: Caches | None = None
         self._layers_here: WorldLayers | None = None
+        self._hints_here: Hints | None = None
 
     # ---- streams
 
@@ -165,9 +168,14 @@ class World:
         shadow: Shadow | None = None
         if config.cached:
             _, incarnation = self._incarnation(stream)
-            layers = self._layers
-            serve = partial(layers.serve, config.cache)
-            shadow = Shadow(serve, layers.hints(), incarnation, stream, self._clock, config.chunk_bytes)
+            shadow = Shadow(
+                lambda: self._layers.serve(config.cache),
+                self._hints(),
+                incarnation,
+                stream,
+                self._clock,
+                config.chunk_bytes,
+            )
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -211,7 +219,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(lambda: self._layers.hints(), self._clock)
+        board = Board(self._hints, self._clock)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
@@ -283,7 +291,7 @@ class World:
     def monitor(self, *streams: str, compare: bool = True) -> Monitor:
         """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
         self._check_open()
-        board = Board(lambda: self._layers.hints(), self._clock)
+        board = Board(self._hints, self._clock)
         tails = [
             tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
         ]
@@ -403,8 +411,16 @@ class World:
         with self._opening:
             self._check_open()
             if self._layers_here is None:
-                self._layers_here = WorldLayers(lambda: self._caches, self._root, self._clock)
+                self._layers_here = WorldLayers(lambda: self._caches, self._clock)
             return self._layers_here
+
+    def _hints(self) -> Hints | None:
+        """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.
+        None: they cannot be had; then consumers look now and then."""
+        with self._opening, suppress(OSError):
+            if self._hints_here is None:
+                self._hints_here = Hints(os.path.join(self._root, "hints"), make=True)
+        return self._hints_here
 
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""

@@ -54,6 +54,15 @@ class SegmentView:
     ) -> None:
         self.close()
 
+    @property
+    def entries_proven(self) -> bool:
+        """Whether the entries that were read last need no sums any more."""
+        return self._index.proven
+
+    @property
+    def data_proven(self) -> bool:
+        return self._data.proven
+
     def length(self) -> FileLength:
         """Of the index, which is the last to be flushed and so tells how far the segment goes."""
         return self._index.length()

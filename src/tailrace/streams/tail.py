@@ -51,6 +51,7 @@ class ShardTail:
         self._position = 0  # … and where its message begins
         self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
         self._window = memoryview(b"")  # entries from self._entry on
+        self._window_proven = False
         self._judged: tuple[Segment, FileLength, int] | None = None  # the last torn tail, and how much of it is good
         self.seek(start)
 
@@ -150,6 +151,7 @@ class ShardTail:
         readable = self._readable(view)
         if self._entry < readable:
             self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES))
+            self._window_proven = view.entries_proven
             if not self._window and self._later(view.segment) is not None:
                 raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
         return len(self._window) > 0
@@ -190,7 +192,8 @@ class ShardTail:
         short = len(data) < end - start
         if short and view.data_length().readable_bytes >= end - view.segment.data_base:
             return None  # the file system shows the length before the bytes: not yet
-        batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data)
+        proven = self._window_proven and view.data_proven
+        batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data, proven=proven)
         if batch.count == 0:  # otherwise what is good before it comes first
             what = f"a data file that ends at {start + len(data)}" if short else "a message that fails its checksum"
             raise self._corrupt(view, what)

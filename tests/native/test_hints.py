@@ -1,0 +1,122 @@
+"""Words that wake: between threads and processes, and never lost between looking and sleeping."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tailrace.native.hints import SLOTS, WAIT_MAX, Hints, Waiter
+
+LONG_S = 30.0  # nobody waits for that long unless a hint is lost
+
+
+def test_what_was_raised_since_the_look_ends_the_wait_at_once(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    waiter = Waiter(hints, [3, 5])
+    for slot in (3, 5):
+        waiter.look()
+        hints.raise_(slot)
+        waiter.wait(LONG_S)
+        waiter.wait(LONG_S)  # it has not looked since
+
+
+def test_a_sleeper_is_woken_by_another_thread(tmp_path: Path) -> None:
+    waiter, other = Waiter(Hints(tmp_path / "hints", make=True), range(WAIT_MAX)), Hints(tmp_path / "hints")
+    woken = threading.Event()
+
+    def sleep() -> None:
+        waiter.wait(LONG_S)
+        woken.set()
+
+    sleeping = threading.Thread(target=sleep)
+    sleeping.start()
+    assert not woken.is_set()
+    while not woken.wait(0.01):
+        other.raise_(WAIT_MAX - 1)
+    sleeping.join()
+
+
+def test_other_slots_wake_nobody(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    waiter = Waiter(hints, [7])
+    hints.raise_(8)
+    before = os.times().elapsed
+    waiter.wait(0.05)
+    assert os.times().elapsed - before >= 0.03
+
+
+def test_stop_ends_this_wait_and_every_other(tmp_path: Path) -> None:
+    waiter = Waiter(Hints(tmp_path / "hints", make=True), [1])
+    sleeping = threading.Thread(target=lambda: waiter.wait(LONG_S))
+    sleeping.start()
+    waiter.stop()
+    sleeping.join(LONG_S / 2)
+    assert not sleeping.is_alive()
+    waiter.look()
+    waiter.wait(LONG_S)
+
+
+ECHO = """
+import sys
+from tailrace.native.hints import Hints, Waiter
+hints = Hints(sys.argv[1])
+waiter = Waiter(hints, [1])
+hints.raise_(2)
+for _ in range(int(sys.argv[2])):
+    waiter.wait(30)
+    waiter.look()
+    hints.raise_(2)
+"""
+
+
+def test_none_is_lost_between_two_processes(tmp_path: Path) -> None:
+    """Each waits for the other, a thousand times: one lost hint, and both would sleep."""
+    hints = Hints(tmp_path / "hints", make=True)
+    waiter = Waiter(hints, [2])
+    echo = subprocess.Popen([sys.executable, "-c", ECHO, str(tmp_path / "hints"), "1000"])
+    try:
+        waiter.wait(LONG_S)
+        before = os.times().elapsed
+        for _ in range(1000):
+            waiter.look()
+            hints.raise_(1)
+            waiter.wait(LONG_S)
+        assert echo.wait(LONG_S) == 0
+        assert os.times().elapsed - before < LONG_S
+    finally:
+        echo.kill()
+        echo.wait()
+
+
+def test_a_sleeper_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    code = "import sys; from tailrace.native.hints import *; w = Waiter(Hints(sys.argv[1]), [1]); "
+    code += "print(flush=True); w.wait(60)"
+    killed = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "hints")], stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    waiter = Waiter(hints, [1])
+    hints.raise_(1)
+    waiter.wait(LONG_S)
+
+
+def test_what_is_no_file_of_hints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Hints(tmp_path / "hints")
+    (tmp_path / "short").write_bytes(b"x" * 100)
+    with pytest.raises(OSError, match="Invalid"):
+        Hints(tmp_path / "short", make=True)
+    with pytest.raises(IsADirectoryError):
+        Hints(tmp_path, make=True)
+    hints = Hints(tmp_path / "hints", make=True)
+    for slots in ([], [-1], [SLOTS], range(WAIT_MAX + 1)):
+        with pytest.raises(ValueError, match="slots"):
+            Waiter(hints, slots)
+    with pytest.raises(ValueError, match="slot 1024"):
+        hints.raise_(SLOTS)
+    assert (tmp_path / "hints").stat().st_size == 64 * SLOTS
