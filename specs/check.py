@@ -5,7 +5,7 @@ there. A search that ran out of memory, depth or time is an error, never a verdi
 folder only.
 
     python specs/check.py                     the small checks and all broken protocols, about two minutes
-    python specs/check.py --full              the large checks as well: up to an hour and 12 GB
+    python specs/check.py --full              the large checks as well: up to an hour and 9 GB
     python specs/check.py no-fence            only what is named; a broken protocol tells its shortest story
 """
 
