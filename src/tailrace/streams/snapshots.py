@@ -111,6 +111,7 @@ class Snapshots:
     def __init__(self, files: Files, clock: Clock, catalog: Catalog, stream: str) -> None:
         self.stream, self.incarnation = stream, catalog.incarnation(stream)
         self._files, self._clock, self._catalog = files, clock, catalog
+        self._told: set[str] = set()  # what was logged: once is enough, however often it is tried again
 
     def status(self, shard: int) -> list[SnapshotStatus]:
         """Newest first."""
@@ -138,7 +139,9 @@ class Snapshots:
                     break
                 except (Corrupt, FileProblem) as problem:
                     notes.append(str(problem))
-                    _LOG.warning("%s", problem)
+                    if str(problem) not in self._told:
+                        self._told.add(str(problem))
+                        _LOG.warning("%s", problem)
                     continue
                 return Base(file.position, table, file, tuple(notes))
             else:

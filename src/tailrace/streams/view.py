@@ -243,7 +243,7 @@ class View:
 
     def _load(self, shard: int, at_least: int = 0) -> tuple[State, int]:
         base = self._snapshots.load(shard, at_least=at_least)
-        self._notes += base.notes
+        self._notes += [note for note in base.notes if note not in self._notes]
         return {} if base.table is None else _state(base.table), base.position
 
     def _wait_until_fresh(self) -> None:
