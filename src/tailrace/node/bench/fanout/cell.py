@@ -51,8 +51,9 @@ class FullSpeed:
 @dataclass(frozen=True, slots=True)
 class Cell:
     consumers: int
-    delays: Delays | None = None
-    full: FullSpeed | None = None
+    delays: Delays | None
+    full: FullSpeed | None
+    cpu_s: float  # of producer and consumers, in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,10 @@ def measure(contender: Contender, consumers: int, amounts: Amounts, *, delays: b
             stack.callback(_drop, contender, phase.stream)
         crew = stack.enter_context(closing(Crew(contender, consumers, phases, amounts.samples_max if delays else 0)))
         found = _delays(crew, amounts) if delays else None
-        return Cell(consumers, found, _full_speed(crew, contender, len(phases) - 1, amounts) if full else None)
+        if delays and full:
+            crew.end(0)
+        speed = _full_speed(crew, contender, len(phases) - 1, amounts) if full else None
+        return Cell(consumers, found, speed, crew.cpu_s())  # while all of them are there
 
 
 def _drop(contender: Contender, stream: str) -> None:
@@ -91,7 +95,6 @@ def _delays(crew: Crew, amounts: Amounts) -> Delays:
     while any(slot.stamped < crew.producer.stamped for slot in crew.consumers) and time.monotonic() < end_s:
         crew.wait(0.01)
     late_ns = time.monotonic_ns() - begin_ns
-    crew.end(0)
 
     def inside(slot: Slot) -> list[int]:
         return [delay for stamp, delay in slot.samples() if begin_ns <= stamp < end_ns]
@@ -114,7 +117,6 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
     crew.wait(amounts.warm_s)
     yielding, last = _window(crew, contender, amounts)
     crew.stop_producer(number)
-    crew.end(number)
     seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
     return FullSpeed(
         delivered_mb_per_s=1e3 * gigabytes / seconds,

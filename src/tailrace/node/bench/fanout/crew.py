@@ -21,6 +21,7 @@ from functools import partial
 from glob import glob
 
 from ..peers.server import PeerFailed
+from ..system import process_cpu_s
 from .contender import Contender, Publisher
 from .message import message, stamp_of
 from .tally import Slot, Tally
@@ -184,6 +185,14 @@ class Crew:
                 with suppress(ProcessLookupError):
                     os.sched_setscheduler(int(os.path.basename(task)), os.SCHED_IDLE, os.sched_param(0))
 
+    def cpu_s(self) -> float:
+        """CPU time of all its processes that are still there."""
+        spent_s = 0.0
+        for slot in [self.producer, *self.consumers]:
+            with suppress(OSError):
+                spent_s += process_cpu_s(slot.pid)
+        return spent_s
+
     def close(self) -> None:
         self.tally.step = 2 * len(self._phases)
         for gates in self._gates:
@@ -259,6 +268,7 @@ class Crew:
 
 def _at_full_speed(publisher: Publisher, slot: Slot, step: int) -> None:
     messages = [message()] * _MESSAGES_AT_ONCE
+    slot.confirm(0)  # the time of nothing yet: what follows is counted from here
     while slot.step <= step:
         publisher.send(messages)
         slot.confirm(publisher.confirmed_bytes())

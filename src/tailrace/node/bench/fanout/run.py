@@ -8,7 +8,6 @@ How it is fair to the peers: their clients are the leanest there are, and count 
 the protocol allows it, as ours does; where a peer cannot be told to sync as often as ours, it syncs less.
 """
 
-import resource
 import shutil
 import tempfile
 import time
@@ -90,6 +89,7 @@ class _Contest:
         self, folder: str, installer: Installer, stack: ExitStack, progress: Progress, amounts: Amounts
     ) -> None:
         self._progress, self.amounts = progress, amounts
+        self._crews_s = 0.0
         self.missing: list[str] = []
         self.failed: list[str] = []
         self.peers: list[Contender] = []
@@ -140,14 +140,15 @@ class _Contest:
     def _cell(self, contender: Contender, consumers: int, *, full: bool = True) -> Cell | None:
         delays = contender is not self._memcpy
         try:
-            return measure(contender, consumers, self.amounts, delays=delays, full=full)
+            cell = measure(contender, consumers, self.amounts, delays=delays, full=full)
         except PeerFailed as seen:
             # One cell less, and it is said; the others are worth having.
             self.failed.append(f"{consumers} consumers: {seen}")
             self._progress(self.failed[-1])
             return None
+        self._crews_s += cell.cpu_s
+        return cell
 
     def _spent_s(self) -> float:
         """CPU time of this benchmark with its processes and all servers, so far."""
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return time.process_time() + ended.ru_utime + ended.ru_stime + sum(peer.server_cpu_s() for peer in self.peers)
+        return time.process_time() + self._crews_s + sum(peer.server_cpu_s() for peer in self.peers)

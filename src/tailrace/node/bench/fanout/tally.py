@@ -99,7 +99,7 @@ class Slot:
                 return count, at_ns
 
     def confirm(self, count_bytes: int) -> None:
-        if count_bytes != self._words[_BYTES]:
+        if count_bytes != self._words[_BYTES] or not self._words[_AT]:
             self._words[_BYTES] = count_bytes
             self._words[_AT] = time.monotonic_ns()
 
