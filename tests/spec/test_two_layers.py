@@ -29,7 +29,7 @@ from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrac
 from tailrace.testing import ManualClock, SimulatedDisk
 from worlds import STREAM, SimulatedWorld, small_config
 
-KEY = file_key("an incarnation", 3, "a name")
+KEY = file_key("an incarnation", 3, "a name", 10)
 pieces = st.lists(st.binary(max_size=40), max_size=12)
 chunk_sizes = st.integers(1, 17)
 
@@ -70,7 +70,13 @@ def test_an_append_writes_the_chunks_that_it_reaches_once_each(before, part, chu
 
 
 def test_a_chunk_is_named_by_its_file_and_its_number():
-    files = [file_key(stream, shard, name) for stream in "ab" for shard in (0, 1, 11) for name in "xy"]
+    files = [
+        file_key(stream, shard, name, size)
+        for stream in "ab"
+        for shard in (0, 1, 11)
+        for name in "xy"
+        for size in CHUNK_SIZES
+    ]
     keys = [chunk_key(file, number) for file in files for number in (0, 1, 256)]
     assert len(set(keys)) == len(keys) == 2 * 3 * 2 * 3
 
@@ -337,7 +343,7 @@ class OneTrack:
         self.track = LayeredTrack(
             DurableTrack(self.file),
             "data",
-            KEY,
+            lambda size: KEY,
             lambda: layers,
             lambda: (self.told, self.silent_s),
             lambda told: told.of(SEGMENT),
@@ -459,7 +465,9 @@ def consumer_of_three(clock: ManualClock, cached: int, durable: int, *, follow: 
         def of_shard() -> tuple[ShardLengths, float]:  # as long as all is told, its producer says so again and again
             return told, 0.0 if durable == 3 else clock.monotonic_s() - began_s
 
-        return LayeredTrack(file, name, KEY, lambda: layers, of_shard, lambda told: told.of(segment), clock)
+        return LayeredTrack(
+            file, name, lambda size: KEY, lambda: layers, of_shard, lambda told: told.of(segment), clock
+        )
 
     tail = ShardTail(world.files, clock, STREAM, 0, "earliest", wrap=wrap)
     return Consumer([tail], ConsumerConfig(batch_bytes=1), clock, follow=follow)

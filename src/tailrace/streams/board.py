@@ -48,7 +48,7 @@ class Board:
 
         def wrap(durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
             file = segment.data_name if name == "data" else segment.index_name
-            key = file_key(incarnation, shard, file)
+            key = partial(file_key, incarnation, shard, file)
             return LayeredTrack(
                 durable, name, key, layers, partial(self._of, number), partial(_of_segment, segment), self._clock
             )

@@ -15,9 +15,10 @@ CHUNK_SIZES = (4096, 16320, 65472)
 KEY_BYTES = 16
 
 
-def file_key(incarnation: str, shard: int, name: str) -> bytes:
-    """What the keys of a file's chunks begin with. The stream's incarnation is in it: a name may be used again."""
-    return hashlib.blake2b(f"{incarnation}/{shard}/{name}".encode(), digest_size=KEY_BYTES).digest()
+def file_key(incarnation: str, shard: int, name: str, chunk_bytes: int) -> bytes:
+    """What the keys of a file's chunks begin with. The stream's incarnation is in it: a name may be used again. So is
+    the size: chunks of another one lie elsewhere in the file."""
+    return hashlib.blake2b(f"{incarnation}/{shard}/{name}/{chunk_bytes}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def chunk_key(file: bytes, number: int) -> bytes:

@@ -45,8 +45,8 @@ class _Files:
         shard, segment, packed = first.shard, first.segment, first.packed
         data_chunk = chunk_bytes or chunk_size_for(len(packed.data))
         index_chunk = chunk_bytes or chunk_size_for(len(packed.entries))
-        self.data = ChunkedFile(file_key(incarnation, shard, segment.data_name), data_chunk)
-        self.index = ChunkedFile(file_key(incarnation, shard, segment.index_name), index_chunk)
+        self.data = ChunkedFile(file_key(incarnation, shard, segment.data_name, data_chunk), data_chunk)
+        self.index = ChunkedFile(file_key(incarnation, shard, segment.index_name, index_chunk), index_chunk)
         self.header = first.header
         self.lengths = SegmentLengths(segment, data_chunk, index_chunk)
         self.torn = False

@@ -62,23 +62,24 @@ class DurableTrack:
 
 
 class LayeredTrack:
-    """`told`: what the lengths cache says of the shard now, and since when it has said nothing new, in seconds."""
+    """`told`: what the lengths cache says of the shard now, and since when it has said nothing new, in seconds. `key`:
+    what the file's chunks of a size have as theirs."""
 
     def __init__(
         self,
         durable: DurableTrack,
         name: TrackName,
-        key: bytes,
+        key: Callable[[int], bytes],
         layers: Callable[[], Layers | None],
         told: Callable[[], tuple[ShardLengths | None, float]],
         chosen: Callable[[ShardLengths], SegmentLengths | None],
         clock: Clock,
     ) -> None:
-        self._durable, self._name, self._key, self._clock = durable, name, key, clock
+        self._durable, self._name, self._key_of, self._clock = durable, name, key, clock
         self._layers, self._told, self._chosen = layers, told, chosen
         self._delayed = DelayedReads(DELAY_S)
         self._due = 0  # how far the durable file is read although the cache is behind it
-        self._chunk_bytes = 0  # not known yet
+        self._chunk_bytes, self._key = 0, b""  # not known yet
         self._cached = 0  # how far the cache goes, as far as is known
         self._late = False  # what is read now has left the cache
         self._asked: tuple[float, FileLength] | None = None
@@ -107,7 +108,9 @@ class LayeredTrack:
         return FileLength(readable, readable, appending=True)
 
     def _learn(self, mine: SegmentLengths) -> None:
-        self._chunk_bytes, self._cached = mine.chunk_bytes(self._name), mine.cached(self._name)
+        self._cached = mine.cached(self._name)
+        if (size := mine.chunk_bytes(self._name)) != self._chunk_bytes:
+            self._chunk_bytes, self._key = size, self._key_of(size)
 
     def _ask(self, pause_s: float) -> FileLength:
         """The file itself, but not all the time: thousands may be asking."""
