@@ -118,9 +118,6 @@ def fanout(
             show_default=False,
         ),
     ] = None,
-    maven: Annotated[
-        str, typer.Option("--maven", metavar="URL", envvar="TAILRACE_MAVEN", help="A Maven repository.")
-    ] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
     ] = False,
@@ -138,9 +135,13 @@ def fanout(
         if consumers is not None:
             numbers = _numbers(consumers, measurement.CONSUMERS_MAX)
         cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        peers = measurement.Peers(folder=peers_folder or os.path.join(cache_folder, "tailrace", "peers"), maven=maven)
         result = measurement.run(
-            peers, repeats=repeats, consumers=numbers, directory=directory, progress=say, quick=quick
+            peers_folder or os.path.join(cache_folder, "tailrace", "peers"),
+            repeats=repeats,
+            consumers=numbers,
+            directory=directory,
+            progress=say,
+            quick=quick,
         )
         if json:
             show_json(result)

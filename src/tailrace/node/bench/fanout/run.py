@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -42,16 +41,8 @@ _QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """Where to get them: `folder` keeps what was fetched, `maven` is a Maven repository."""
-
-    folder: str
-    maven: str
-
-
 def run(
-    peers: Peers,
+    peers_folder: str,
     *,
     repeats: int = 1,
     consumers: Sequence[int] = CONSUMERS,
@@ -59,11 +50,12 @@ def run(
     progress: Progress = lambda line: None,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """`quick` shrinks every amount and fetches nothing: good only to see that it runs."""
+    """`peers_folder` keeps what was fetched. `quick` shrinks every amount and fetches nothing: good only to see that it
+    runs."""
     with ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="tailrace-fanout-", dir=directory)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        installer = Installer(peers.folder, peers.maven, fetch=not quick, progress=progress)
+        installer = Installer(peers_folder, fetch=not quick, progress=progress)
         contest = _Contest(folder, installer, stack, progress, _QUICK if quick else Amounts())
         if not quick:
             contest.warm_up()

@@ -3,26 +3,30 @@
 Nothing is fetched when that is switched off: then a peer takes part if an earlier run has left it there.
 """
 
-import hashlib
 import importlib
 import os
 import shutil
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable
 from types import ModuleType
 
 from ...peers.server import PeerMissing
 
-_PIP_S = 180.0
-_FETCH_S = 30.0
+_FETCH_S = 180.0
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>tailrace</groupId><artifactId>peer</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+</dependency></dependencies>
+</project>
+"""
 
 
 class Installer:
-    def __init__(self, folder: str, maven: str, *, fetch: bool, progress: Callable[[str], None]) -> None:
-        """`maven`: a Maven repository."""
-        self._folder, self._maven, self._fetch, self._progress = folder, maven.rstrip("/"), fetch, progress
+    def __init__(self, folder: str, *, fetch: bool, progress: Callable[[str], None]) -> None:
+        self._folder, self._fetch, self._progress = folder, fetch, progress
 
     def module(self, name: str, package: str) -> ModuleType:
         """A Python package from the environment, or else from the folder."""
@@ -51,38 +55,27 @@ class Installer:
                 return found
             raise PeerMissing(f"{seen}; or: apt install {debian}") from seen
 
-    def jars(self, name: str, wanted: Mapping[str, str]) -> list[str]:
-        """{path in a Maven repository: how its SHA-256 begins}. Where the jars lie."""
-        place = os.path.join(self._folder, name)
-        os.makedirs(place, exist_ok=True)
-        paths = {path: os.path.join(place, os.path.basename(path)) for path in wanted}
-        missing = [path for path in wanted if not os.path.exists(paths[path])]
-        if missing and not self._fetch:
-            raise PeerMissing(f"{name} is not in {self._folder}; a run without --quick fetches it")
-        if missing:
-            self._progress(f"fetching {name}: {len(missing)} jars")
-        for path in missing:
-            content = self._fetched(f"{self._maven}/{path}", name)
-            if not (seen := hashlib.sha256(content).hexdigest()).startswith(wanted[path]):
-                raise PeerMissing(f"{name}: {path} has the checksum {seen} and not {wanted[path]}…; it is not used")
-            with open(paths[path] + ".part", "wb") as file:
-                file.write(content)
-            os.replace(paths[path] + ".part", paths[path])
-        return list(paths.values())
+    def jars(self, group: str, artifact: str, version: str) -> list[str]:
+        """A Java program with all that it needs to run, fetched by Maven. Where the jars lie."""
+        place = os.path.join(self._folder, f"{artifact}-{version}")
+        if not os.path.isdir(place):
+            if not self._fetch:
+                raise PeerMissing(f"{artifact} is not in {self._folder}; a run without --quick fetches it")
+            maven = shutil.which("mvn")
+            if maven is None:
+                raise PeerMissing(f"{artifact} is fetched by Maven, which is not here: apt install maven")
+            self._progress(f"fetching {artifact} {version}")
+            with tempfile.TemporaryDirectory() as folder:
+                with open(os.path.join(folder, "pom.xml"), "w") as file:
+                    file.write(_POM.format(group=group, artifact=artifact, version=version))
+                goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={place}.part"]
+                self._run([maven, "-q", "-B", *goal], artifact, "Maven", cwd=folder)
+            os.rename(f"{place}.part", place)
+        return [os.path.join(place, name) for name in sorted(os.listdir(place))]
 
     def _place(self, package: str) -> str:
         """A package may be built for this Python. Each has a folder of its own: pip would replace what they share."""
         return os.path.join(self._folder, f"python-{sys.version_info.major}.{sys.version_info.minor}", package)
-
-    def _fetched(self, address: str, name: str) -> bytes:
-        try:
-            with urllib.request.urlopen(address, timeout=_FETCH_S) as answer:
-                content: bytes = answer.read()
-                return content
-        except OSError as seen:
-            raise PeerMissing(
-                f"{name} cannot be fetched from {address}: {seen}; name another Maven repository with --maven"
-            ) from seen
 
     def _pip(self, package: str) -> None:
         if not self._fetch:
@@ -90,17 +83,21 @@ class Installer:
         self._progress(f"fetching {package}")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         target = ["--only-binary", ":all:", "--upgrade", "--target", self._place(package), package]
+        self._run([*command, *target], package, "pip")
+
+    def _run(self, command: list[str], name: str, by: str, cwd: str | None = None) -> None:
         try:
             done = subprocess.run(
-                [*command, *target],
+                command,
                 capture_output=True,
                 text=True,
-                timeout=_PIP_S,
+                timeout=_FETCH_S,
                 check=False,
                 stdin=subprocess.DEVNULL,
+                cwd=cwd,
             )
         except subprocess.TimeoutExpired:
-            raise PeerMissing(f"{package} could not be fetched with pip in {_PIP_S:g} s") from None
+            raise PeerMissing(f"{name} could not be fetched with {by} in {_FETCH_S:g} s") from None
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise PeerMissing(f"{package} cannot be fetched with pip: {said[-1] if said else done.returncode}")
+            raise PeerMissing(f"{name} cannot be fetched with {by}: {said[-1] if said else done.returncode}")

@@ -15,9 +15,9 @@ from ...peers.server import Address, PeerFailed, PeerMissing, Server, free_port
 from ..contender import SYNC_S, Contender, Publisher, Subscription
 from ..message import MESSAGE_BYTES, stamp_of
 from .install import Installer
-from .kafka_jars import VERSION, jars
 from .sockets import port_of
 
+VERSION = "4.3.1"
 _JAVA_MIN = 17
 _TOPIC_BYTES_MAX = 4 << 30
 _READ_AT_ONCE = 512
@@ -42,7 +42,7 @@ class Kafka(Contender):
     def __init__(self, folder: str, installer: Installer) -> None:
         self._library: Any = installer.module("confluent_kafka", "confluent-kafka")
         installer.module("confluent_kafka.admin", "confluent-kafka")
-        path = ":".join(installer.jars(f"kafka-{VERSION}", jars()))
+        path = ":".join(installer.jars("org.apache.kafka", "kafka_2.13", VERSION))
         java = _java(installer)
         place = os.path.join(folder, "kafka")
         os.makedirs(place)
