@@ -105,6 +105,24 @@ def test_a_waiting_consumer_is_woken_and_does_not_poll(world: tailrace.World, be
             assert taken(consumer, 1) == [b"%d" % number]
 
 
+def test_a_stream_that_raises_no_hints_is_not_slept_through(world: tailrace.World, beside: tailrace.World) -> None:
+    """Who follows a cached stream and one that is not looks now and then: hints would tell of the first alone."""
+    world.create_stream("plain", cached=False)
+    world.create_stream("hot")
+    with (
+        world.producer("hot") as hot,
+        world.producer("plain") as plain,
+        beside.consumer("hot", "plain") as both,
+        beside.consumer("hot") as one,
+    ):
+        assert one._waiter is not None
+        assert both._waiter is None
+        for producer, value in ((hot, b"1"), (plain, b"2"), (hot, b"3"), (plain, b"4")):
+            producer.send(value)
+            producer.flush()
+            assert taken(both, 1) == [value]
+
+
 def test_a_waiting_consumer_can_be_closed_by_another_thread(world: tailrace.World, beside: tailrace.World) -> None:
     with world.producer("s") as producer:
         producer.send(b"first")

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
 from .chunks import file_key
 from .layers import Layers, Source, hint_slot, lengths_key
-from .lengths import SegmentLengths, ShardLengths
+from .lengths import ShardLengths
 from .segments import Segment
 from .shard_files import Wrap
 from .tracks import DurableTrack, LayeredTrack, Track
@@ -50,7 +50,7 @@ class Board:
             file = segment.data_name if name == "data" else segment.index_name
             key = partial(file_key, incarnation, shard, file)
             return LayeredTrack(
-                durable, name, key, layers, partial(self._of, number), partial(_of_segment, segment), self._clock
+                durable, name, key, layers, partial(self._of, number), lambda told: told.of(segment), self._clock
             )
 
         return wrap
@@ -96,16 +96,13 @@ class Board:
         layers = self._reached()
         return Counter() if layers is None else layers.bytes_from
 
-    def waiter(self) -> Waiter | None:
-        """What to sleep on until one of the streams has news; None: there is no such thing here, look now and then."""
-        hints = self._hints() if self._places else None
-        if hints is None:
+    def waiter(self, places: Iterable[Place]) -> Waiter | None:
+        """What to sleep on until one of these shards has news; None: some of them raise no hints, or there is no such
+        thing here: look now and then."""
+        hints = self._hints() if self._places.keys() >= set(places) else None
+        if hints is None or not self._places:
             return None
         try:
             return Waiter(hints, {hint_slot(incarnation) for incarnation in self._places.values()})
         except ValueError:  # more streams than a process can sleep on
             return None
-
-
-def _of_segment(segment: Segment, told: ShardLengths) -> SegmentLengths | None:
-    return told.of(segment)

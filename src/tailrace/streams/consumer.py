@@ -50,6 +50,8 @@ class Consumer:
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
         self._commit = commit
+        if board is not None and isinstance(clock, SystemClock):
+            self._waiter = board.waiter(self._tails)
         self._turns = deque(self._tails)
         self._paused: set[Place] = set()
         self._ends: dict[Place, int] = {}
@@ -165,8 +167,6 @@ class Consumer:
 
     def _read(self) -> Batch | None:
         if self._board is not None:
-            if self._waiter is None and isinstance(self._clock, SystemClock):
-                self._waiter = self._board.waiter()
             if self._waiter is not None:
                 self._waiter.look()  # before the shards: what comes meanwhile ends the next wait
             self._board.begin_round()

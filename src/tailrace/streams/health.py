@@ -7,8 +7,10 @@ apart is the producer's beat, and how far the durable file goes (A72).
 from dataclasses import dataclass
 from typing import Literal
 
+from .tracks import SILENT_S
+
 State = Literal["flowing", "quiet", "producer silent", "cache behind", "consumer stuck"]
-SILENT_S, STUCK_S = 3.0, 3.0
+STUCK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)

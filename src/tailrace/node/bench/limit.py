@@ -10,7 +10,19 @@ from typing import Any
 from .system import System, process_cpu_s
 
 
-class Memcpy(System):
+class Limit(System):
+    """Is only ever read from: `can_set` keeps it out of the cases that set."""
+
+    can_set = False
+
+    def prepare_set(self, items: Mapping[bytes, bytes]) -> Any:
+        raise AssertionError(f"{self.name} cannot be set")
+
+    def set_many(self, request: Any) -> None:
+        raise AssertionError(f"{self.name} cannot be set")
+
+
+class Memcpy(Limit):
     """Values in random order, joined in C into one buffer, which is freed again and so stays warm.
 
     Nothing is looked up or checked and no object is made per value. A plain loop of memcpy in C over the same working
@@ -18,7 +30,6 @@ class Memcpy(System):
     """
 
     name = "memcpy"
-    can_set = False
     batch = 64
 
     def __init__(self) -> None:
@@ -38,12 +49,6 @@ class Memcpy(System):
         size = len(answer) // self.batch
         return [answer[at : at + size] for at in range(0, len(answer), size)]
 
-    def prepare_set(self, items: Mapping[bytes, bytes]) -> Any:
-        raise NotImplementedError
-
-    def set_many(self, request: Any) -> None:
-        raise NotImplementedError
-
     def server_cpu_s(self) -> float:
         return 0.0
 
@@ -51,7 +56,7 @@ class Memcpy(System):
         self._items.clear()
 
 
-class Loopback(System):
+class Loopback(Limit):
     """As many bytes as an answer has, asked for by as many as a request has, over TCP on this machine.
 
     Behind the connection is a loop that sends from memory what it is asked for: no key is looked up and no value is cut
@@ -59,7 +64,6 @@ class Loopback(System):
     """
 
     name = "loopback"
-    can_set = False
     through_tcp = True
     delivers = False
 
@@ -84,12 +88,6 @@ class Loopback(System):
         received = self._socket.recv_into(self._reply, size, socket.MSG_WAITALL)
         assert received == size, received
         return self._reply[:size]
-
-    def prepare_set(self, items: Mapping[bytes, bytes]) -> Any:
-        raise NotImplementedError
-
-    def set_many(self, request: Any) -> None:
-        raise NotImplementedError
 
     def server_cpu_s(self) -> float:
         return process_cpu_s(self._process.pid)
