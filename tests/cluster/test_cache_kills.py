@@ -170,7 +170,7 @@ def test_a_backend_that_hangs_for_longer_than_its_lease_comes_back_by_itself(tmp
 def test_a_registry_that_nobody_can_change_costs_no_backend(tmp_path: Path) -> None:
     """As when a process is stopped while it changes something there. Leases pass their time, and nobody notices."""
     with started_nodes(tmp_path) as three, tailrace.open(tmp_path) as world:
-        # As patient as wherever something sets these keys all the time: a slow machine makes replicas differ for longer.
+        # Patient, as wherever something sets these keys all the time: a slow machine makes replicas differ for longer.
         cache = world.cache("c", serving=False, deadline_s=10.0, attempts_max=255)
         before = world.cache_standing("c").backends
         with Load(cache) as load:
