@@ -459,8 +459,11 @@ class World:
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                wrap = board.follow(stream, shard, incarnation, find) if stream_config.cached and not mapped else None
-                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, wrap=wrap))
+                through = stream_config.cached and not mapped
+                followed = board.follow(stream, shard, incarnation, find) if through else None
+                tails.append(
+                    ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, followed=followed)
+                )
         except BaseException:
             for tail in tails:
                 tail.close()

@@ -93,3 +93,15 @@ class ShardLengths:
         for created_us, data_base, index_base, *rest in _FILE.iter_unpack(body):
             segments.append(SegmentLengths(Segment(created_us, data_base, index_base), *rest))
         return cls(tuple(segments), beat_us) if segments else None
+
+
+def newest_in(raw: bytes) -> SegmentLengths | None:
+    """Only the last one of those that `ShardLengths.decode` finds, quicker."""
+    if len(raw) < _HEAD.size + _FILE.size:
+        return None
+    magic, version, count, _, _, checksum = _HEAD.unpack_from(raw)
+    body = memoryview(raw)[_HEAD.size :]
+    if magic != _MAGIC or version != VERSION or len(body) != count * _FILE.size or crc32c(body) != checksum:
+        return None
+    created_us, data_base, index_base, *rest = _FILE.unpack_from(body, (count - 1) * _FILE.size)
+    return SegmentLengths(Segment(created_us, data_base, index_base), *rest)

@@ -21,7 +21,7 @@ from .layers import Layers, hint_slot, lengths_key
 from .lengths import SegmentLengths, ShardLengths
 from .segments import Segment
 
-BEAT_S = 1.0  # how often the lengths are told even though nothing changed: whoever produces is alive
+BEAT_S = 0.25  # how often the lengths are told even though nothing changed: whoever produces is alive
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
