@@ -225,6 +225,14 @@ class WorldConfig:
     caches: Mapping[str, CacheConfig] = field(default_factory=dict)
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
+    host: str | None = None  # what this host is called; None: it is known by itself. Two names share no memory
+
+    def __post_init__(self) -> None:
+        try:
+            if self.host is not None:
+                check_name(self.host, "host")
+        except NameRefused as refused:
+            raise ConfigError(f"host: {refused}") from None
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)

@@ -46,6 +46,7 @@ from ..streams import (
     View,
     collect,
 )
+from .hosts import host_tag
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
@@ -175,6 +176,7 @@ class World:
                 stream,
                 self._clock,
                 config.chunk_bytes,
+                host_tag(self.config.host),
             )
         try:
             for shard in wanted:
@@ -219,7 +221,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
@@ -291,7 +293,7 @@ class World:
     def monitor(self, *streams: str, compare: bool = True) -> Monitor:
         """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
         self._check_open()
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails = [
             tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
         ]
@@ -414,12 +416,20 @@ class World:
                 self._layers_here = WorldLayers(lambda: self._caches, self._clock)
             return self._layers_here
 
+    @property
+    def _host_tag(self) -> int | None:
+        """Of this host, if the world may have others: one folder is a world on one machine unless it is named."""
+        return None if self.config.host is None else host_tag(self.config.host)
+
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.
         None: they cannot be had; then consumers look now and then."""
         with self._opening, suppress(OSError):
             if self._hints_here is None:
-                self._hints_here = Hints(os.path.join(self._root, "hints"), make=True)
+                self._hints_here = Hints(
+                    os.path.join(self._root, "hints" if self.config.host is None else f"hints-{self.config.host}"),
+                    make=True,
+                )
         return self._hints_here
 
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:

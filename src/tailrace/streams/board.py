@@ -18,6 +18,7 @@ from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
 Place = tuple[str, int]
+_ALONE_S, _TOGETHER_S = 60.0, 5.0
 
 
 @dataclass(slots=True)
@@ -59,10 +60,11 @@ class Followed:
 
 
 class Board:
-    """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time."""
+    """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time. `host`: the tag of
+    ours, where `hints` are raised; None: there is no other."""
 
-    def __init__(self, hints: Callable[[], Hints | None], clock: Clock) -> None:
-        self._hints, self._clock = hints, clock
+    def __init__(self, hints: Callable[[], Hints | None], clock: Clock, host: int | None = None) -> None:
+        self._hints, self._clock, self._host = hints, clock, host
         self._layers: list[Callable[[], Layers | None]] = []
         self._places: dict[Place, str] = {}
         self._keys: list[bytes] = []
@@ -123,6 +125,14 @@ class Board:
         """Where consumers of this process got their bytes."""
         layers = self._reached()
         return Counter() if layers is None else layers.bytes_from
+
+    def sleep_s_max(self) -> float:
+        """How long to sleep at most before one looks although there was no hint. A hint may be lost with the memory it
+        lies in; and whoever is to raise it may be killed, or begin anew on another host."""
+        if self._host is None:
+            return _ALONE_S
+        here = all(found is not None and found.host == self._host for found in (told.lengths() for told in self._told))
+        return _TOGETHER_S if here else 0.0
 
     def waiter(self, places: Iterable[Place]) -> Waiter | None:
         """What to sleep on until one of these shards has news; None: some of them raise no hints, or there is no such
