@@ -1,5 +1,6 @@
 """A world in one folder: files, coordination and streams put together, for this process. No server to start."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -50,15 +51,20 @@ from .hosts import host_tag
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
+    from .ambassador import HostAmbassador
     from .caches import Caches, Doors, Served
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
+_HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not serve
 
 
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
+    config = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if config.host is None and (host := os.environ.get(_HOST)):
+        config = dataclasses.replace(config, host=host)
     files, database = PosixFiles(root), os.path.join(root, "coordination.db")
     return World(
         files=files,
@@ -66,7 +72,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
         has_coordination=lambda: os.path.exists(database),
         may_coordinate=lambda: os.access(database, os.W_OK),
         clock=SystemClock(),
-        config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+        config=config,
         root=root,
     )
 
@@ -306,6 +312,24 @@ class World:
             shards.append(((tail.stream, tail.shard), durable if compare else None, durable.end))
         return Monitor(consumer, board, shards, self._clock)
 
+    def ambassador(self, *streams: str, memory_bytes: int | None = None) -> "HostAmbassador":
+        """Brings streams from other hosts' caches into this host's memory, where all consumers on it find them. All
+        streams that have a cache, if none is named."""
+        from .ambassador import MEMORY_BYTES, HostAmbassador
+
+        self._check_open()
+        return HostAmbassador(
+            streams,
+            self._caches,
+            self._layers,
+            self._catalog,
+            self._files,
+            self._hints(),
+            self._clock,
+            self.config.host,
+            memory_bytes or MEMORY_BYTES,
+        )
+
     # ---- caches
 
     def caches(self) -> list[str]:
@@ -413,7 +437,7 @@ class World:
         with self._opening:
             self._check_open()
             if self._layers_here is None:
-                self._layers_here = WorldLayers(lambda: self._caches, self._clock)
+                self._layers_here = WorldLayers(lambda: self._caches, self._clock, self.config.host)
             return self._layers_here
 
     @property
@@ -434,8 +458,8 @@ class World:
 
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
-        if self._layers_here is not None and (found := self._layers_here.found.get(cache)) is not None:
-            return found
+        if self._layers_here is not None:
+            return self._layers_here.find(cache)
         return self._layers.find(cache) if self._may_coordinate() else None
 
     def _snapshots(self, stream: str) -> Snapshots:

@@ -46,11 +46,11 @@ class Followed:
         clock: Clock,
     ) -> None:
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
-        self._raw, self._told = partial(board.raw, number), partial(board.lengths, number)
+        self._raw, self.told = partial(board.raw, number), partial(board.lengths, number)
 
     def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
         key = partial(self._key, segment.data_name if name == "data" else segment.index_name)
-        return LayeredTrack(durable, name, key, self._layers, self._told, lambda told: told.of(segment), self._clock)
+        return LayeredTrack(durable, name, key, self._layers, self.told, lambda told: told.of(segment), self._clock)
 
     def head(self, segment: Segment) -> Head:
         return Head(segment, self._raw, self._layers, self._key, self._clock)

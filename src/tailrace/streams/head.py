@@ -63,7 +63,7 @@ class Head:
         data = _gather(layers, self._data_key, lengths.data_chunk_bytes, start - self._segment.data_base, length)
         if data is None:
             return None
-        layers.bytes_from["relaxed"] += size + length
+        layers.bytes_from[layers.nearest] += size + length
         return entries, count, data
 
     def _learn(self, raw: bytes | None) -> None:

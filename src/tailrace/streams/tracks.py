@@ -144,13 +144,13 @@ class LayeredTrack:
         got = layers.data.get_parts(self._key, part.first, part.count, block, stride, relaxed=True)
         end = part.skip + size
         if part.complete(got, size, stride):
-            layers.bytes_from["relaxed"] += size  # nearly always
+            layers.bytes_from[layers.nearest] += size  # nearly always
             self.proven, self._late = True, False
             return block[part.skip : end]
         wanted = part.wanted(size, stride)
         missing = short_ones(got, wanted)
         found = size - sum(wanted[number] - max(got[number], 0) for number in missing)
-        layers.bytes_from["relaxed"] += max(found, 0)
+        layers.bytes_from[layers.nearest] += max(found, 0)
         if missing and (not self._late or any(got[number] >= 0 for number in missing)):
             # A replica that was asked alone may be behind, or have lost them: the others are asked, too. Not again and
             # again by who is so late that nobody has anything.
