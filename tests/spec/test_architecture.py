@@ -111,8 +111,8 @@ DOORS = {
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers "
-    "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot "
-    "SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
+    "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Quick Shadow ShardLog ShardStatus ShardTail "
+    "Snapshot SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
     "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",

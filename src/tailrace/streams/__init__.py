@@ -7,7 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Source
+from .layers import Layers, Quick, Source
 from .monitor import PERCENTILES, Monitor
 from .near import NearChunks, NearLengths
 from .producer import Producer
@@ -37,6 +37,7 @@ __all__ = [
     "NearLengths",
     "OnChange",
     "Producer",
+    "Quick",
     "Shadow",
     "ShardLog",
     "ShardStatus",

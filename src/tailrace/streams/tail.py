@@ -63,6 +63,11 @@ class ShardTail:
         """Where the next message to hand out begins, or will."""
         return max(self._position, self._not_before)
 
+    @property
+    def drained(self) -> bool:
+        """Whether all that the cache tells of is handed out, for certain, as of the last look."""
+        return not self._window and self._head is not None and self._head.at_end
+
     def close(self) -> None:
         self._leave()
 
