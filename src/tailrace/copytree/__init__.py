@@ -1,0 +1,1 @@
+"""Streams travel between clusters: routing decides along which tree."""
