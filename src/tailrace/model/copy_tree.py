@@ -17,7 +17,8 @@ class Hop:
 
     upstream: str
     downstream: str
-    bytes_per_s_max: float = math.inf  # finite while downstream catches up: then it is a leaf, and must not hurt others
+    bytes_per_s_max: float = math.inf  # of both layers together; only a leaf that catches up is held back
+    joining: bool = False  # downstream has not been at the head yet: others copy from it only if they must
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the indexes below

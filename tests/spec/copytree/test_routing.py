@@ -221,7 +221,7 @@ def test_a_new_cluster_is_a_slow_leaf_until_it_has_caught_up() -> None:
     for name in joining.joining:
         hop = during.tree.hop(name)
         assert hop is not None
-        assert (hop.bytes_per_s_max, during.tree.downstream(name)) == (2e6, ())
+        assert (hop.joining, hop.bytes_per_s_max, during.tree.downstream(name)) == (True, 2e6, ())
     assert set(before.tree.hops) <= set(during.tree.hops)
     after = planned(world, current=during.tree)
     assert all(hop.bytes_per_s_max == math.inf for hop in after.tree.hops)

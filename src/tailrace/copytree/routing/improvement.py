@@ -60,7 +60,7 @@ class Improvement:
                 self.height[u] = max(self.height[u], self.height[v] + 1)
         self.first = {v: number for number, v in enumerate(order)}
 
-    def _behind(self, u: int, v: int) -> bool:
+    def behind(self, u: int, v: int) -> bool:
         """Whether u is v or lies behind it."""
         return self.first[v] <= self.first[u] < self.first[v] + self.size[v]
 
@@ -77,7 +77,7 @@ class Improvement:
         room, size = task.hops_max - 1 - self.height[v], self.size[v]
         for u, depth in self.depth.items():
             weight = task.weight[u][v]
-            if depth > room or weight - now >= best[0] or u == self.parents[v] or self._behind(u, v):
+            if depth > room or weight - now >= best[0] or u == self.parents[v] or self.behind(u, v):
                 continue
             there = weight + size * (self.distance[u] + task.length[u][v]) + task.crowding(u, len(self.children[u]))
             if there - now < best[0] - _LEAST:
@@ -149,7 +149,7 @@ class Improvement:
             for u in self.depth
             if task.weight[u][hub] < math.inf
             and self.depth[u] + 1 < task.hops_max
-            and not (hub in self.first and self._behind(u, hub))
+            and not (hub in self.first and self.behind(u, hub))
         ]
         if not ways:
             return []
@@ -166,7 +166,7 @@ class Improvement:
         for v, u in self.parents.items():
             if v == hub or u == hub or weight[v] == math.inf:
                 continue
-            if depth + 1 + self.height[v] > task.hops_max or self._behind(above, v):
+            if depth + 1 + self.height[v] > task.hops_max or self.behind(above, v):
                 continue
             there = weight[v] + self.size[v] * (distance + length[v]) + task.crowding(hub, count)
             if there < self._place_value(v):
@@ -182,7 +182,7 @@ class Improvement:
                 (self.task.weight[u][v] + self.size[v] * (self.distance[u] + self.task.length[u][v]), u)
                 for u in self.depth
                 if self.depth[u] + 1 + self.height[v] <= self.task.hops_max
-                and not self._behind(u, relay)
+                and not self.behind(u, relay)
                 and self.task.weight[u][v] < math.inf
             ]
             if not ways:

@@ -141,9 +141,9 @@ def _plan(task: Task, conditions: Conditions, parents: Parents, value: float) ->
     hops = []
     for v in _from_the_source(task, parents):
         # Only a leaf is held back while it catches up: others wait for what it would pass on.
-        limited = names[v] in conditions.joining and v not in behind
-        limit = demand.joining_bytes_per_s if limited else math.inf
-        hops.append(Hop(upstream=names[parents[v]], downstream=names[v], bytes_per_s_max=limit))
+        joining = names[v] in conditions.joining
+        limit = demand.joining_bytes_per_s if joining and v not in behind else math.inf
+        hops.append(Hop(upstream=names[parents[v]], downstream=names[v], bytes_per_s_max=limit, joining=joining))
     return Plan(
         demand=demand,
         tree=CopyTree(stream=demand.stream, source=demand.source, hops=tuple(hops)),
