@@ -1,1 +1,16 @@
-"""Streams travel between clusters: routing decides along which tree."""
+"""Streams travel between clusters: routing decides along which tree, and the coordination store tells everyone."""
+
+from .router import Router, RouterConfig
+from .world_record import Sending, WorldFollower, WorldState, change_map, load, publish_trees, report
+
+__all__ = [
+    "Router",
+    "RouterConfig",
+    "Sending",
+    "WorldFollower",
+    "WorldState",
+    "change_map",
+    "load",
+    "publish_trees",
+    "report",
+]

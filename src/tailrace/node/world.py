@@ -20,7 +20,7 @@ from ..config import (
     decode,
     parse_world,
 )
-from ..coordination import Coordination, SqliteCoordination
+from ..coordination import Coordination
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError
 from ..files import Files, PosixFiles
@@ -46,6 +46,7 @@ from ..streams import (
     View,
     collect,
 )
+from .coordination_store import has_coordination, may_coordinate, open_coordination
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
@@ -58,14 +59,15 @@ _CONFIG = "tailrace.toml"
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    files, database = PosixFiles(root), os.path.join(root, "coordination.db")
+    files, settings = PosixFiles(root), config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    coordination = settings.coordination
     return World(
         files=files,
-        coordination=lambda: SqliteCoordination(database),
-        has_coordination=lambda: os.path.exists(database),
-        may_coordinate=lambda: os.access(database, os.W_OK),
+        coordination=lambda: open_coordination(coordination, root),
+        has_coordination=lambda: has_coordination(coordination, root),
+        may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+        config=settings,
         root=root,
     )
 
