@@ -45,6 +45,7 @@ class Router:
         self._config, self._clock = config or RouterConfig(), clock or SystemClock()
         self._patience, self._on_order = patience, on_order
         self._stopping = threading.Event()
+        self._stepping = threading.Lock()
         self._lease: Lease | None = None
         self._renew_s = 0.0
         self._core: Rerouting | None = None
@@ -81,6 +82,12 @@ class Router:
 
     def step(self, timeout_s: float) -> list[PublishTree]:
         """Wait for a change for so long at most, and do what it asks for."""
+        with self._stepping:
+            return self._step(timeout_s)
+
+    def _step(self, timeout_s: float) -> list[PublishTree]:
+        if self._stopping.is_set():
+            raise Closed(f"the router {self._name} was closed; make a new one")
         if not self._lead():
             self._follower.poll(timeout_s)
             return []
@@ -96,9 +103,10 @@ class Router:
 
     def close(self) -> None:
         self._stopping.set()
-        self._follower.close()
-        if self._lease is not None:
-            self._lease.revoke()
+        self._follower.close()  # ends a step that waits
+        with self._stepping:
+            if self._lease is not None:
+                self._lease.revoke()
             self._lease = self._core = None
 
     def __enter__(self) -> Self:

@@ -139,6 +139,7 @@ class WorldFollower:
         self._store = store
         self._watch: Watch | None = None
         self._entries: dict[str, Entry] = {}
+        self._known: dict[str, tuple[int, Any]] = {}
         self._state = WorldState()
         self.read()
 
@@ -158,7 +159,7 @@ class WorldFollower:
             return None
         for event in events:
             self._take(event)
-        self._state = _state_of(self._entries)
+        self._state = _state_of(self._entries, self._known)
         return self._state
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class WorldFollower:
         snapshot = self._store.range(PREFIX)
         self._entries = {entry.key: entry for entry in snapshot.entries}
         self._watch = self._store.watch(PREFIX, snapshot.revision)
-        self._state = _state_of(self._entries)
+        self._state = _state_of(self._entries, self._known)
 
     def _take(self, event: Event) -> None:
         if event.entry is None:
@@ -186,25 +187,42 @@ class WorldFollower:
             self._entries[event.key] = event.entry
 
 
-def _state_of(entries: Mapping[str, Entry]) -> WorldState:
-    world, preferences, version = WorldMap(), Preferences(), 0
-    if (entry := entries.get(_MAP)) is not None:
-        tables = _read(entry)
-        world, preferences, version = (
-            _checked(entry, read_map, tables),
-            _checked(entry, read_preferences, tables),
-            entry.revision,
-        )
-    trees, epochs, reports, caught_up = {}, {}, {}, set()
+def _state_of(entries: Mapping[str, Entry], known: dict[str, tuple[int, Any]] | None = None) -> WorldState:
+    """`known`: what was made of the entries before. Most of them are as they were, and a large map takes its time."""
+    known = {} if known is None else known
+    made: dict[str, Any] = {}
     for key, entry in entries.items():
-        if key.startswith(_TREES):
-            stream = key.removeprefix(_TREES)
-            trees[stream], epochs[stream] = _checked(entry, read_tree, _read(entry)), entry.revision
-        elif key.startswith(_REPORTS):
-            cluster, told = key.removeprefix(_REPORTS), _read(entry)
-            reports[cluster] = ClusterReported(cluster, _names(entry, told, "late"), _names(entry, told, "cut"))
-            caught_up |= {(stream, cluster) for stream in _names(entry, told, "caught_up")}
-    return WorldState(world, preferences, version, trees, epochs, reports, frozenset(caught_up))
+        before = known.get(key)
+        if before is None or before[0] != entry.revision:
+            known[key] = before = (entry.revision, _made_of(entry))
+        made[key] = before[1]
+    for key in known.keys() - entries.keys():
+        del known[key]
+    world, preferences = made.get(_MAP, (WorldMap(), Preferences()))
+    trees = {key.removeprefix(_TREES): made[key] for key in made if key.startswith(_TREES)}
+    reports = {key.removeprefix(_REPORTS): made[key] for key in made if key.startswith(_REPORTS)}
+    return WorldState(
+        world,
+        preferences,
+        entries[_MAP].revision if _MAP in entries else 0,
+        trees,
+        {stream: entries[_TREES + stream].revision for stream in trees},
+        {cluster: told for cluster, (told, _) in reports.items()},
+        frozenset((stream, cluster) for cluster, (_, at_head) in reports.items() for stream in at_head),
+    )
+
+
+def _made_of(entry: Entry) -> Any:
+    if entry.key == _MAP:
+        tables = _read(entry)
+        return _checked(entry, read_map, tables), _checked(entry, read_preferences, tables)
+    if entry.key.startswith(_TREES):
+        return _checked(entry, read_tree, _read(entry))
+    if entry.key.startswith(_REPORTS):
+        cluster, told = entry.key.removeprefix(_REPORTS), _read(entry)
+        report = ClusterReported(cluster, _names(entry, told, "late"), _names(entry, told, "cut"))
+        return report, _names(entry, told, "caught_up")
+    return None
 
 
 def _written(table: Mapping[str, Any]) -> bytes:
