@@ -121,7 +121,8 @@ DOORS = {
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
-    "tailrace.copytree": "Router RouterConfig Sending WorldFollower WorldState change_map load publish_trees report",
+    "tailrace.copytree": "Router RouterConfig Sending WorldFollower WorldState change_map load publish_trees "
+    "report set_map",
     "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
     "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",

@@ -35,8 +35,10 @@ from .world_tables import read_map, read_preferences, read_tree, write_map, writ
 
 FORMAT = 1
 PREFIX = "world/"
+ROUTER = "world/router"
 _MAP, _TREES, _REPORTS = "world/map", "world/trees/", "world/reports/"
 _ATTEMPTS_MAX = 100
+_TOO_OFTEN = f"the world's map was changed by others {_ATTEMPTS_MAX} times in a row; nothing was done, try again"
 _TREES_AT_ONCE = 50  # so many of 1000 clusters each fit a transaction
 
 
@@ -62,6 +64,7 @@ class WorldState:
     epochs: Mapping[str, int] = field(default_factory=dict)  # of the trees: a higher number is a newer tree
     reports: Mapping[str, ClusterReported] = field(default_factory=dict)
     caught_up: frozenset[tuple[str, str]] = frozenset()  # (stream, cluster): who says that it is at the head
+    router: Entry | None = None  # who makes the trees now
 
     def sends(self, cluster: str) -> list[Sending]:
         """What a cluster passes on, by all trees."""
@@ -91,9 +94,20 @@ def change_map(
         outcome = compare_and_swap(store, _MAP, seen, value)
         if outcome.succeeded:
             return WorldState(world, preferences, outcome.revision), True
-    raise ConfigError(
-        f"the world's map was changed by others {_ATTEMPTS_MAX} times in a row; nothing was done, try again"
-    )
+    raise ConfigError(_TOO_OFTEN)
+
+
+def set_map(store: Coordination, world: WorldMap, preferences: Preferences) -> tuple[int, bool]:
+    """Store this map whatever was there, damage too: its version, and whether it differs from what was there."""
+    value = _written(write_map(world, preferences))
+    for _ in range(_ATTEMPTS_MAX):
+        seen = store.get(_MAP)
+        if seen is not None and seen.value == value:
+            return seen.revision, False
+        outcome = compare_and_swap(store, _MAP, seen, value)
+        if outcome.succeeded:
+            return outcome.revision, True
+    raise ConfigError(_TOO_OFTEN)
 
 
 def publish_trees(
@@ -209,6 +223,7 @@ def _state_of(entries: Mapping[str, Entry], known: dict[str, tuple[int, Any]] | 
         {stream: entries[_TREES + stream].revision for stream in trees},
         {cluster: told for cluster, (told, _) in reports.items()},
         frozenset((stream, cluster) for cluster, (_, at_head) in reports.items() for stream in at_head),
+        entries.get(ROUTER),
     )
 
 

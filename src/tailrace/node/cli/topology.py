@@ -155,16 +155,16 @@ def explain_trees(
 def apply_file(file: WorldToml, json: Json = False, debug: Debug = False) -> None:
     """Make the file's clusters, links and streams the world's, while it runs: whoever follows it takes them up."""
     with reported(as_json=json, debug=debug):
-        from ...copytree import change_map
+        from ...copytree import set_map
         from ..coordination_store import open_coordination
 
         known = _read(file)
         with open_coordination(known.coordination, str(Path(file).parent)) as store:
-            state, changed = change_map(store, lambda *_: (known.world, known.preferences))
+            version, changed = set_map(store, known.world, known.preferences)
         if json:
-            show_json({"world": known.name, "version": state.version, "changed": changed})
+            show_json({"world": known.name, "version": version, "changed": changed})
         else:
-            show(f"{known.name} is at version {state.version}" + ("" if changed else ", as it was"))
+            show(f"{known.name} is at version {version}" + ("" if changed else ", as it was"))
 
 
 @app.command("keep", epilog=examples("tailrace topology keep world.toml --name router-1"))
@@ -199,8 +199,11 @@ def keep_trees(
             Router(store, name, on_order=tell) as router,
         ):
             say(f"{name} keeps the copy trees of {known.name}")
+            told = ""
             while not stopping.is_set():
                 router.attend(0.2)
+                if router.problem != told and (told := router.problem):
+                    say(f"it waits: {told}")
 
 
 def _read(file: str) -> "WorldFile":
