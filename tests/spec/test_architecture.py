@@ -124,7 +124,8 @@ DOORS = {
     "tailrace.copytree": "Router RouterConfig Sending WorldFollower WorldState change_map load publish_trees "
     "report set_map",
     "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
-    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain",
+    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain "
+    "refuges",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
 }
 
