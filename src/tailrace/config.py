@@ -220,6 +220,33 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinationConfig:
+    """Where the coordination store is: a SQLite file of one machine, or the members of an etcd cluster.
+
+    Over TLS, a member's certificate must have the host of its endpoint among its names.
+    """
+
+    etcd: tuple[str, ...] = ()  # host:port of each member; empty: a file beside the world's own
+    prefix: str = "/tailrace/"  # of our keys: several worlds may share one etcd, each with its own
+    tls: TlsConfig | None = None
+    deadline_s: float = 5.0  # of one call, with all its attempts
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for endpoint in self.etcd:
+            host, colon, port = endpoint.rpartition(":")
+            _require(
+                bool(host) and colon == ":" and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535,
+                "etcd",
+                endpoint,
+                "host:port, without http:// before it",
+            )
+        _require(len(set(self.etcd)) == len(self.etcd), "etcd", self.etcd, "each endpoint once")
+        _require(0 < len(self.prefix) <= 200 and "\0" not in self.prefix, "prefix", self.prefix, "1 to 200 characters")
+        _require(0 < self.deadline_s <= 3600, "deadline_s", self.deadline_s, "more than 0, up to 3600")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     """tailrace.toml. A stream's own table begins from `defaults`, not from ours."""
 
@@ -231,6 +258,7 @@ class WorldConfig:
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
     host: str | None = None  # what this host is called; None: it is known by itself. Two names share no memory
+    coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
 
     def __post_init__(self) -> None:
         try:
@@ -333,6 +361,10 @@ def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: use a list")
         return tuple(_convert(get_args(hint)[0], item, f"{path}[{i}]", None) for i, item in enumerate(value))
+    if get_origin(hint) is typing.Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{path}={value!r}: use {' or '.join(get_args(hint))}")
+        return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:

@@ -114,11 +114,18 @@ DOORS = {
     "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Quick Shadow ShardLog ShardStatus ShardTail "
     "Snapshot SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
-    "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
-    "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",
+    "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine EtcdCompare "
+    "EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut EtcdRefused EtcdWatch FetchPart HASH_BYTES KeyValue ListPart "
+    "LookupReply MutateReply RangeReply Server Shared StatsReply TICKET_BYTES TouchReply TxnReply Version "
+    "WatchEvent WatchPart serve",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
-    "tailrace.model": "MessageFile check_name",
+    "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
+    "tailrace.copytree": "Router RouterConfig Sending WorldFollower WorldState change_map load publish_trees "
+    "report set_map",
+    "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
+    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain "
+    "refuges",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
 }
 

@@ -21,7 +21,7 @@ from ..config import (
     decode,
     parse_world,
 )
-from ..coordination import Coordination, SqliteCoordination
+from ..coordination import Coordination
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError
 from ..files import Files, PosixFiles
@@ -47,6 +47,7 @@ from ..streams import (
     View,
     collect,
 )
+from .coordination_store import has_coordination, may_coordinate, open_coordination
 from .hosts import host_tag
 
 if TYPE_CHECKING:
@@ -62,17 +63,17 @@ _HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not ser
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    config = config if config is not None else _read_config(os.path.join(root, _CONFIG))
-    if config.host is None and (host := os.environ.get(_HOST)):
-        config = dataclasses.replace(config, host=host)
-    files, database = PosixFiles(root), os.path.join(root, "coordination.db")
+    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if settings.host is None and (host := os.environ.get(_HOST)):
+        settings = dataclasses.replace(settings, host=host)
+    coordination = settings.coordination
     return World(
-        files=files,
-        coordination=lambda: SqliteCoordination(database),
-        has_coordination=lambda: os.path.exists(database),
-        may_coordinate=lambda: os.access(database, os.W_OK),
+        files=PosixFiles(root),
+        coordination=lambda: open_coordination(coordination, root),
+        has_coordination=lambda: has_coordination(coordination, root),
+        may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config,
+        config=settings,
         root=root,
     )
 
@@ -442,8 +443,9 @@ class World:
 
     @property
     def _host_tag(self) -> int | None:
-        """Of this host, if the world may have others: one folder is a world on one machine unless it is named."""
-        return None if self.config.host is None else host_tag(self.config.host)
+        """Of this host, if the world may have others: with SQLite it has none, unless hosts are named."""
+        alone = self.config.host is None and not self.config.coordination.etcd
+        return None if alone else host_tag(self.config.host)
 
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.

@@ -1,11 +1,24 @@
-"""How processes of a cache talk: the messages, a server and a peer over gRPC, mutual TLS.
+"""How processes of a cache talk: the messages, a server and a peer over gRPC, mutual TLS; and a peer for etcd.
 
-Nothing above this room sees gRPC, and importing this room does not load it: `serve` and `BackendPeer` do, when they
-are first named.
+Nothing above this room sees gRPC, and importing this room does not load it: `serve`, `BackendPeer` and `EtcdPeer` do,
+when they are first named.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from .etcd_messages import (
+    EtcdCompare,
+    EtcdDelete,
+    EtcdGet,
+    EtcdOperation,
+    EtcdPut,
+    EtcdRefused,
+    KeyValue,
+    RangeReply,
+    TxnReply,
+    WatchEvent,
+    WatchPart,
+)
 from .messages import (
     HASH_BYTES,
     TICKET_BYTES,
@@ -25,6 +38,7 @@ from .messages import (
 from .service import Authorize, BackendService
 
 if TYPE_CHECKING:
+    from .etcd import EtcdPeer, EtcdWatch
     from .peer import BackendPeer
     from .server import Server, serve
 
@@ -38,15 +52,28 @@ __all__ = [
     "BackendService",
     "DigestReply",
     "Engine",
+    "EtcdCompare",
+    "EtcdDelete",
+    "EtcdGet",
+    "EtcdOperation",
+    "EtcdPeer",
+    "EtcdPut",
+    "EtcdRefused",
+    "EtcdWatch",
     "FetchPart",
+    "KeyValue",
     "ListPart",
     "LookupReply",
     "MutateReply",
+    "RangeReply",
     "Server",
     "Shared",
     "StatsReply",
     "TouchReply",
+    "TxnReply",
     "Version",
+    "WatchEvent",
+    "WatchPart",
     "serve",
 ]
 
@@ -56,6 +83,10 @@ def __getattr__(name: str) -> Any:
         from .peer import BackendPeer
 
         return BackendPeer
+    if name in ("EtcdPeer", "EtcdWatch"):
+        from . import etcd
+
+        return getattr(etcd, name)
     if name in ("Server", "serve"):
         from . import server
 
