@@ -540,7 +540,9 @@ def test_many_events_come_in_several_polls_with_no_revision_split(store: Coordin
         store.transact((), [Put(f"{number:03}", b"%d" % turn) for number in range(700)])
     seen: list[int] = []
     with store.watch("", after_revision=0) as watch:
-        while events := watch.poll(0):
+        while len(seen) < 4 * 700:
+            events = watch.poll(60)
+            assert events
             assert set(seen).isdisjoint(event.revision for event in events)
             seen += [event.revision for event in events]
             assert watch.revision == seen[-1]

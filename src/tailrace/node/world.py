@@ -63,12 +63,13 @@ _HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not ser
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
+    files = PosixFiles(root)
     settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
     if settings.host is None and (host := os.environ.get(_HOST)):
         settings = dataclasses.replace(settings, host=host)
     coordination = settings.coordination
     return World(
-        files=PosixFiles(root),
+        files=files,
         coordination=lambda: open_coordination(coordination, root),
         has_coordination=lambda: has_coordination(coordination, root),
         may_coordinate=lambda: may_coordinate(coordination, root),
