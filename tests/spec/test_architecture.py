@@ -110,9 +110,10 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers Monitor "
-    "OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source "
-    "Start View arrow_schema collect verify_shard",
+    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange Finding Layers "
+    "Monitor OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots "
+    "Source Start View arrow_schema collect cut_positions file_ranges find_position read_arrow read_range "
+    "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
     "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",

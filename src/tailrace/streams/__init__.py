@@ -9,6 +9,7 @@ from .delays import Delays
 from .layers import Layers, Source
 from .monitor import PERCENTILES, Monitor
 from .producer import Producer
+from .ranges import FileRange, cut_positions, file_ranges, find_position, read_arrow, read_range
 from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
@@ -27,6 +28,7 @@ __all__ = [
     "Collected",
     "Consumer",
     "Delays",
+    "FileRange",
     "Finding",
     "Layers",
     "Monitor",
@@ -44,5 +46,10 @@ __all__ = [
     "View",
     "arrow_schema",
     "collect",
+    "cut_positions",
+    "file_ranges",
+    "find_position",
+    "read_arrow",
+    "read_range",
     "verify_shard",
 ]

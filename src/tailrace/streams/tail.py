@@ -131,8 +131,9 @@ class ShardTail:
 
     # ---- reading
 
-    def poll(self, bytes_max: int) -> Batch | None:
-        """The next messages, up to about this many bytes and at least one; None when there are none yet."""
+    def poll(self, bytes_max: int, before: int | None = None) -> Batch | None:
+        """The next messages, up to about this many bytes and at least one; None when there are none yet. If told so,
+        only those that begin before a position; None when there are none of them."""
         while True:
             if self._view is None and not self._advance():
                 return None
@@ -144,7 +145,7 @@ class ShardTail:
                 continue
             self._skip()
             if self._window:
-                return self._batch(view, bytes_max)
+                return self._batch(view, bytes_max, before)
 
     def _fill(self, view: SegmentView) -> bool:
         """Read the next entries of the open segment into the window."""
@@ -180,9 +181,13 @@ class ShardTail:
             ended_before = count_to_position(self._window, self._not_before - 1)
             self._consume(min(ended_before + 1, len(self._window) // ENTRY_BYTES))
 
-    def _batch(self, view: SegmentView, bytes_max: int) -> Batch | None:
+    def _batch(self, view: SegmentView, bytes_max: int, before: int | None) -> Batch | None:
         start = self._position
+        if before is not None and start >= before:
+            return None
         count = max(1, count_to_position(self._window, start + bytes_max))
+        if before is not None:  # each begins where the one before it ends
+            count = min(count, count_to_position(self._window, before - 1) + 1)
         end = entry_at(self._window, count - 1)[0]
         if not 0 < end - start <= max(bytes_max, _MESSAGE_BYTES_MAX):
             count, end = 1, entry_at(self._window, 0)[0]  # one of them is bad: go one by one until it is the first
