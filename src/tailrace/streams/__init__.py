@@ -9,7 +9,7 @@ from .delays import Delays
 from .layers import Layers, Source
 from .monitor import PERCENTILES, Monitor
 from .producer import Producer
-from .ranges import FileRange, cut_positions, file_ranges, find_position, read_arrow, read_range
+from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
@@ -49,6 +49,7 @@ __all__ = [
     "cut_positions",
     "file_ranges",
     "find_position",
+    "next_cut",
     "read_arrow",
     "read_range",
     "verify_shard",
