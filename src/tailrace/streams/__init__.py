@@ -14,7 +14,10 @@ from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
 from .snapshots import Snapshot, Snapshots, SnapshotStatus
+from .staging import Output, Stage
 from .tail import ShardTail, Start
+from .transaction import TransactionName
+from .transactions import Transactions, complete_stale
 from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
@@ -33,6 +36,7 @@ __all__ = [
     "Layers",
     "Monitor",
     "OnChange",
+    "Output",
     "Producer",
     "Shadow",
     "ShardLog",
@@ -42,10 +46,14 @@ __all__ = [
     "SnapshotStatus",
     "Snapshots",
     "Source",
+    "Stage",
     "Start",
+    "TransactionName",
+    "Transactions",
     "View",
     "arrow_schema",
     "collect",
+    "complete_stale",
     "cut_positions",
     "file_ranges",
     "find_position",
