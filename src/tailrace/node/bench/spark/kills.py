@@ -18,7 +18,7 @@ _DEADLINE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """kills: those that hit a query at work. mid_batch: those of them that left a record or staged files behind."""
+    """kills: those that hit a query at work. mid_batch: those of them after which a batch was to be run again."""
 
     kills: int
     mid_batch: int
@@ -52,7 +52,7 @@ def run(folder: str, *, kills: int, messages: int, bytes_per_batch: int, seed: i
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         done += killed
-        mid_batch += killed and bool(_left(world_folder))
+        mid_batch += killed and _newest(checkpoint, "offsets") > _newest(checkpoint, "commits")
         if starts > kills + 5:
             raise RuntimeError(f"the query does not come to its end; see the logs in {folder}")
     wanted, found = _count(world_folder, "original"), _count(world_folder, "copy")
@@ -90,12 +90,10 @@ def _batches(world: str) -> int:
     return newest
 
 
-def _left(world: str) -> list[str]:
-    found: list[str] = []
-    for kind in ("pending", "staged"):
-        place = os.path.join(world, "streams", "copy", "transactions", kind)
-        found += os.listdir(place) if os.path.isdir(place) else []
-    return found
+def _newest(checkpoint: str, kind: str) -> int:
+    """The number of the newest batch that Spark has planned ("offsets") or knows to be done ("commits")."""
+    place = os.path.join(checkpoint, kind)
+    return max((int(name) for name in os.listdir(place) if name.isdigit()), default=-1) if os.path.isdir(place) else -1
 
 
 def _count(world_folder: str, stream: str) -> Counter[tuple[bytes | None, bytes | None]]:

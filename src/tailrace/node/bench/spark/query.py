@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, to be killed: copies one stream into another until there is nothing new."""
+"""A streaming query in a process of its own, to be killed: copies a stream into another until there is nothing new."""
 
 import sys
 
