@@ -1,33 +1,33 @@
 """Spark's Kafka source: its connector, fetched by Maven, and a real broker with the same messages."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from ..fanout.peers.install import Installer
 from ..fanout.peers.kafka import Kafka
-from ..peers.server import PeerFailed
+from ..peers.server import PeerFailed, PeerMissing
 
-_CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13")
+# Of the connector and of its part for tokens: what belongs to our Spark; or else older ones, which run there too.
+# Without what they say they need: Spark has the rest, and their list names a repository that not everybody reaches.
+_VERSIONS = [("4.3.0", "4.3.0"), ("4.2.0", "4.0.0")]
 _ASK_S = 60.0
 _SEND_AT_ONCE = 10_000
 
 
-def connector_jars(installer: Installer, spark_version: str, spark_jars: str) -> list[str]:
-    """Those that Spark does not have already."""
-    have = {_artifact(name) for name in os.listdir(spark_jars)}
-    return [
-        path for path in installer.jars(*_CONNECTOR, spark_version) if _artifact(os.path.basename(path)) not in have
-    ]
-
-
-def _artifact(jar: str) -> str:
-    """
-    >>> _artifact("kafka-clients-4.1.0.jar")
-    'kafka-clients'
-    """
-    words = jar.removesuffix(".jar").split("-")
-    return "-".join(word for word in words if not word[:1].isdigit())
+def connector_jars(installer: Installer) -> list[str]:
+    problems = []
+    for connector, tokens in _VERSIONS:
+        parts = [
+            ("org.apache.spark", "spark-sql-kafka-0-10_2.13", connector),
+            ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", tokens),
+            ("org.apache.kafka", "kafka-clients", "3.9.1"),
+            ("org.apache.commons", "commons-pool2", "2.12.0"),
+        ]
+        try:
+            return installer.jars_alone("spark-kafka", parts)
+        except PeerMissing as seen:
+            problems.append(str(seen))
+    raise PeerMissing("; ".join(problems))
 
 
 class Broker(Kafka):

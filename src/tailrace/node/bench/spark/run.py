@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from random import Random
 from typing import Any
@@ -29,6 +28,7 @@ from .kafka import Broker, connector_jars
 SIZES = (100, 1000)  # bytes of a message
 SHARDS = 4
 _FULL_BYTES, _QUICK_BYTES = 250_000_000, 400_000
+_DISTINCT_BYTES = 20_000_000
 _WORDS = [b"click", b"query", b"campaign", b"budget", b"impression", b"conversion", b"bid", b"cost"]
 Progress = Callable[[str], None]
 Act = Callable[[], None]
@@ -107,12 +107,9 @@ class _Contest:
         return seconds
 
     def _kafka(self, installer: Installer, stack: ExitStack) -> tuple[list[str], Broker | None]:
-        spec = find_spec("pyspark")
-        assert spec is not None
-        assert spec.origin is not None
         try:
             self._progress("starting kafka")
-            jars = connector_jars(installer, version("pyspark"), os.path.join(os.path.dirname(spec.origin), "jars"))
+            jars = connector_jars(installer)
             broker = Broker(self._folder, installer)
         except (PeerMissing, PeerFailed) as seen:
             self.missing.append(f"kafka: {seen}")
@@ -187,14 +184,15 @@ def _drop(frame: Any) -> None:
 
 
 def _messages(size: int, count: int) -> list[bytes]:
-    """Lines as logs have them: words and numbers, which compress to about a third."""
-    random, messages = Random(size), []
-    for number in range(count):
-        line = b"%012d" % number
+    """Lines as logs have them: words and numbers, which compress to about a third. What follows the number comes again
+    only after 20 MB, which is further than a compressor looks back."""
+    random, tails = Random(size), []
+    for _ in range(min(count, _DISTINCT_BYTES // size)):
+        line = b""
         while len(line) < size:
             line += b" %s=%d" % (random.choice(_WORDS), random.randrange(100_000))
-        messages.append(line[:size])
-    return messages
+        tails.append(line[: size - 12])
+    return [b"%012d" % number + tails[number % len(tails)] for number in range(count)]
 
 
 def _result(
