@@ -1,0 +1,7 @@
+"""Where outputs go: Parquet files, tables, streams; and what a sink of your own must do."""
+
+from .interface import Sink
+from .parquet import ParquetFolder, parquet
+from .tables import PostgresTable, SqliteTable, postgres_table, sqlite_table
+
+__all__ = ["ParquetFolder", "PostgresTable", "Sink", "SqliteTable", "parquet", "postgres_table", "sqlite_table"]
