@@ -70,26 +70,29 @@ def aftermath(
         since_us=now_us,
         not_before_us=now_us + _pause_us(failures, patience),
     )
-    if unit.whole or failure.everywhere or (failures < patience.attempts_max and not failure.certain):
+    if unit.whole or failure.everywhere:
+        return Aftermath((again,))
+    tried_enough = failures >= patience.attempts_max
+    if not (tried_enough or failure.certain or unit.suspect):
         return Aftermath((again,))
     bad = [one for one in merge(failure.bad) if not subtract([one], unit.ranges)]
-    if bad:
+    if bad and (tried_enough or failure.certain):
         if bad_known + len(bad) > patience.bad_ranges_max:
             return Aftermath((replace(again, reason=_too_many(failure.reason, patience)),))
         rest = subtract(unit.ranges, bad)
-        return Aftermath(_parts(unit, [rest], failures=0, now_us=now_us), _given_up(unit, bad, failure, now_us))
+        return Aftermath(_parts(unit, [rest], now_us), _given_up(unit, bad, failure, now_us))
     if len(unit.ranges) > 1:
-        return Aftermath(_parts(unit, _halves(unit.ranges), patience.attempts_max - 1, now_us))
+        return Aftermath(_parts(unit, _halves(unit.ranges), now_us))
     (only,) = unit.ranges
     at = middle(only)
     if at is None:
+        if not tried_enough and not failure.certain:
+            return Aftermath((again,))  # a last resort: not because of one hiccup
         if bad_known >= patience.bad_ranges_max:
             return Aftermath((replace(again, reason=_too_many(failure.reason, patience)),))
         return Aftermath((), _given_up(unit, [only], failure, now_us))
     assert only.begin < at < only.end, (only, at)
-    return Aftermath(
-        _parts(unit, [[replace(only, end=at)], [replace(only, begin=at)]], patience.attempts_max - 1, now_us)
-    )
+    return Aftermath(_parts(unit, [[replace(only, end=at)], [replace(only, begin=at)]], now_us))
 
 
 def revived(bad: BadRange, site: str, now_us: int) -> Unit:
@@ -97,15 +100,16 @@ def revived(bad: BadRange, site: str, now_us: int) -> Unit:
     return Unit((bad.range,), bad.oldest_us, now_us, site, given_us=now_us, since_us=now_us)
 
 
-def _parts(unit: Unit, parts: Sequence[Sequence[ByteRange]], failures: int, now_us: int) -> tuple[Unit, ...]:
-    """A part that fails is divided at once, if its unit failed often enough: one bad message costs few tries."""
+def _parts(unit: Unit, parts: Sequence[Sequence[ByteRange]], now_us: int) -> tuple[Unit, ...]:
+    """A part that fails is divided at once, so that one bad message costs few tries."""
     return tuple(
         replace(
             unit,
             ranges=tuple(part),
             standing="open",
             holder=None,
-            failures=failures,
+            failures=0,
+            suspect=True,
             given_us=now_us,
             since_us=now_us,
             not_before_us=0,

@@ -6,9 +6,9 @@ those that commit, that the runner still lives: so whoever was taken for dead ca
 
     pipelines/NAME/layout                                  generation and epochs, the same in every store
     pipelines/NAME/members/alive/SITE/RUNNER               leased
-    pipelines/NAME/state/E.P/shards/STREAM/SHARD
-    pipelines/NAME/state/E.P/units/ID
-    pipelines/NAME/state/E.P/bad/STREAM/SHARD/BEGIN
+    pipelines/NAME/shards/E.P/STREAM/SHARD
+    pipelines/NAME/units/E.P/ID
+    pipelines/NAME/bad/E.P/STREAM/SHARD/BEGIN
 """
 
 import json
@@ -27,6 +27,7 @@ from .unit import Unit
 _TRIES = 100
 _CHANGES_MAX = 400  # in one transaction, well below what every store takes
 VERSION = 1
+KINDS = ("shards", "units", "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,27 @@ class NotAlive(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All of a partition at one revision."""
+    """What was read of a partition, each record as it stood at its revision."""
 
-    shards: Mapping[tuple[str, int], Shard]
-    units: Mapping[str, Unit]
-    bad: Mapping[tuple[str, int, int], BadRange]
-    revisions: Mapping[str, int]  # by key
-    revision: int
+    shards: dict[tuple[str, int], Shard]
+    units: dict[str, Unit]
+    bad: dict[tuple[str, int, int], BadRange]
+    revisions: dict[str, int]  # by key
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            kind, _, *words = entry.key.split("/")[2:]
+            raw = _load(entry)
+            self.revisions[entry.key] = entry.revision
+            if kind == "units":
+                unit = Unit.decode(raw)
+                self.units[unit.id] = unit
+            elif kind == "shards":
+                self.shards[words[0], int(words[1])] = Shard.decode(words[0], int(words[1]), raw)
+            elif kind == "bad":
+                (one,) = decode([raw["range"]])
+                bad = BadRange(one, raw["reason"], raw["found_us"], raw["oldest_us"])
+                self.bad[one.stream, one.shard, one.begin] = bad
 
 
 @dataclass(slots=True)
@@ -91,38 +106,30 @@ class Ledger:
         self._store, self._layout = store, layout
         self.partition = partition
         self._root = f"pipelines/{pipeline}/"
-        self._base = f"{self._root}state/{partition.name}/"
         self.operations = 0  # on the store, for those who count them
 
-    def read(self, *, shards: bool = True) -> Page:
-        """`shards=False`: only the units, which is all that handing out and committing need."""
-        self.operations += 1
-        snapshot = self._store.range(self._base if shards else f"{self._base}units/")
-        found: dict[tuple[str, int], Shard] = {}
-        units: dict[str, Unit] = {}
-        bad: dict[tuple[str, int, int], BadRange] = {}
-        for entry in snapshot.entries:
-            kind, *words = entry.key.removeprefix(self._base).split("/")
-            raw = _load(entry)
-            if kind == "units":
-                unit = Unit.decode(raw)
-                units[unit.id] = unit
-            elif kind == "shards":
-                found[words[0], int(words[1])] = Shard.decode(words[0], int(words[1]), raw)
-            elif kind == "bad":
-                (one,) = decode([raw["range"]])
-                bad[one.stream, one.shard, one.begin] = BadRange(one, raw["reason"], raw["found_us"], raw["oldest_us"])
-        revisions = {entry.key: entry.revision for entry in snapshot.entries}
-        return Page(found, units, bad, revisions, snapshot.revision)
+    def read(self, kinds: Sequence[str] = KINDS) -> Page:
+        """Of some kinds only, where that is enough: handing out and committing need the units alone."""
+        page = Page({}, {}, {}, {})
+        for kind in kinds:
+            self.operations += 1
+            page.take(self._store.range(f"{self._root}{kind}/{self.partition.name}/").entries)
+        return page
 
     def update(
-        self, decide: Callable[[Page], Changes], *, alive: str | None = None, shards: bool = False
+        self,
+        decide: Callable[[Page], Changes],
+        kinds: Sequence[str] = ("units",),
+        *,
+        alive: str | None = None,
+        page: Page | None = None,
     ) -> tuple[Page, Changes]:
         """Read, decide, and change; again from the start if somebody else was faster. The page and the changes that
-        went through. `alive`: the site and runner without whose lease nothing may change, as SITE/RUNNER."""
+        went through. `alive`: the site and runner without whose lease nothing may change, as SITE/RUNNER. `page`: as it
+        was read a moment ago, to save the first read."""
         conflicts: Mapping[str, Entry | None] = {}
         for _ in range(_TRIES):
-            page = self.read(shards=shards)
+            page = page or self.read(kinds)
             changes = decide(page)
             if not changes:
                 return page, changes
@@ -133,7 +140,7 @@ class Ledger:
             outcome = self._store.transact(requires, then)
             if outcome.succeeded:
                 return page, changes
-            conflicts = outcome.conflicts
+            conflicts, page = outcome.conflicts, None
             if self._layout_key in conflicts:
                 raise LayoutChanged("the pipeline's state was rebuilt or repartitioned; read it anew")
             if alive is not None and f"{self._root}members/alive/{alive}" in conflicts:
@@ -155,7 +162,7 @@ class Ledger:
             requires.append(HasValue(f"{self._root}members/alive/{alive}", b"1"))
         puts: dict[str, bytes] = {}
         for shard in changes.shards:
-            puts[f"{self._base}shards/{shard.stream}/{shard.shard:05d}"] = _dump(shard.encode())
+            puts[f"{self._root}shards/{self.partition.name}/{shard.stream}/{shard.shard:05d}"] = _dump(shard.encode())
         for unit in changes.units:
             puts[self._unit_key(unit)] = _dump(unit.encode())
         for bad in changes.bad:
@@ -178,11 +185,11 @@ class Ledger:
         return requires, [*(Put(key, value) for key, value in puts.items()), *(Delete(key) for key in gone)]
 
     def _unit_key(self, unit: Unit) -> str:
-        return f"{self._base}units/{unit.id}"
+        return f"{self._root}units/{self.partition.name}/{unit.id}"
 
     def _bad_key(self, bad: BadRange) -> str:
         one = bad.range
-        return f"{self._base}bad/{one.stream}/{one.shard:05d}/{one.begin:020d}"
+        return f"{self._root}bad/{self.partition.name}/{one.stream}/{one.shard:05d}/{one.begin:020d}"
 
 
 def portions(items: Sequence[Any], size: int = _CHANGES_MAX // 2) -> Iterable[Sequence[Any]]:

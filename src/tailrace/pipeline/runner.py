@@ -202,13 +202,15 @@ class Runner:
     def _is_done(self) -> bool:
         """Whether nothing is left of what this site can see now."""
         self.site.track()
-        pages = self.site.state.pages()
+        pages = self.site.state.pages(["shards", "units"]).values()
         if any(page.units for page in pages):
             return False
         ends = self.site.reports()
         created: dict[tuple[str, int], int] = {}
         for page in pages:
             for key, shard in page.shards.items():
+                if shard.free_bytes:
+                    return False
                 created[key] = max(created.get(key, 0), shard.created)
         return all(not report.files or created.get(key, -1) >= report.end for key, report in ends.items())
 

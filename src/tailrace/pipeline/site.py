@@ -67,7 +67,7 @@ class Site:
         self._weight, self._clock, self._deterministic, self._on_lost = weight, clock, deterministic, on_lost
         self._extents: dict[tuple[str, int], Extent] = {}
         self._told: dict[tuple[str, int], Report] = {}  # what the state knows of us already
-        self._pending: set[tuple[str, int]] = set()  # shards with free bytes
+        self._pending: dict[tuple[str, int], set[Partition]] = {}  # shards with free bytes, and where
         self._health: tuple[float, Health] | None = None
         self.draining = False
         self.membership = self._register()
@@ -143,7 +143,7 @@ class Site:
             self.figures.problems[f"{stream}/{shard}"] = f"{problem}"
             return None
         self._extents[key] = Extent(report.begin, report.end)
-        if not report.files or (self._told.get(key) == report and key not in self._pending):
+        if not report.files or (self._told.get(key) == report and not self._pending.get(key)):
             return None
         epochs = self.state.layout.epochs
         parts = runs(epochs, stream, shard, report.files)
@@ -192,13 +192,14 @@ class Site:
             changed = [shard for key, shard in shards.items() if page.shards.get(key) != shard]
             return Changes(shards=changed, units=list(units), bad=bad)
 
-        page, changes = ledger.update(decide, shards=True)
+        page, changes = ledger.update(decide, ("shards", "units"))
         after = {**page.shards, **{(shard.stream, shard.shard): shard for shard in changes.shards}}
         for report, _ in reports:
             key = (report.stream, report.shard)
             mine = after.get(key)
             more = mine is not None and reachable(mine, self.site)[1] > mine.created
-            (self._pending.add if more else self._pending.discard)(key)
+            places = self._pending.setdefault(key, set())
+            (places.add if more else places.discard)(ledger.partition)
         self.figures.throttled = throttled
         return len(changes.units)
 
@@ -230,10 +231,12 @@ class Site:
     def pull(self, units_max: int) -> list[Unit]:
         """The oldest units that this runner may have now, handed out to it."""
         health, taken = self.health, list[Unit]()
-        for ledger in self.state.ledgers():
+        for partition, page in self.state.pages(["units"]).items():
             room = units_max - len(taken)
             if room <= 0:
                 break
+            if not page.units:
+                continue
 
             def decide(page: Page, room: int = room) -> Changes:
                 now_us, holder = self._clock.time_us(), self.membership.holder
@@ -242,7 +245,7 @@ class Site:
                 )
                 return Changes(units=[steps.handed_out(unit, holder, now_us) for unit in chosen])
 
-            _, changes = ledger.update(decide, alive=self.membership.name)
+            _, changes = self.state.ledger(partition).update(decide, alive=self.membership.name, page=page)
             taken += changes.units
         return sorted(taken, key=lambda unit: unit.oldest_us)
 
@@ -300,20 +303,19 @@ class Site:
                 )
                 return Changes(units=list(after.units), gone=[known], bad=list(after.bad))
 
-            ledger.update(decide, shards=True)
+            ledger.update(decide, ("units", "bad"))
 
     # ---- publishing (U12) and collecting (U13)
 
     def publish(self, committed: Sequence[Unit] | None = None) -> int:
         """Publish what is committed, then forget it. Given units are this runner's own, just committed; without them,
         those that nobody else seems to look after are taken. How many."""
+        if committed is None:
+            pages = self.state.pages(["units"]).values()
+            committed = [unit for page in pages for unit in page.units.values() if self._is_mine(unit)]
         count = 0
-        for ledger in self.state.ledgers():
-            if committed is None:
-                mine = [unit for unit in ledger.read(shards=False).units.values() if self._is_mine(unit)]
-            else:
-                mine = [unit for unit in committed if self.state.ledger_of(unit.ranges[0]) is ledger]
-            mine.sort(key=lambda unit: unit.oldest_us)
+        for ledger, names in self._by_ledger(committed).items():
+            mine = sorted((unit for unit in committed if unit.id in names), key=lambda unit: unit.oldest_us)
             for some in portions(mine, 100):
                 count += self._publish(ledger, some)
         return count
@@ -379,8 +381,8 @@ class Site:
         runners = self.state.living()
         kept = {
             unit.receipt["name"]
-            for ledger in self.state.ledgers()
-            for unit in ledger.read(shards=False).units.values()
+            for page in self.state.pages(["units"]).values()
+            for unit in page.units.values()
             if unit.receipt is not None
         }
         garbage = [name for name in staged if runner_of(name) not in runners and name not in kept]

@@ -13,16 +13,17 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from ..coordination import Absent, AtRevision, Coordination, Delete, HasValue, Lease, Operation, Put, put
+from ..coordination import Absent, AtRevision, Coordination, Delete, Entry, HasValue, Lease, Operation, Put, put
 from ..env import Clock
-from ..errors import ConfigError, CoordinationError, LeaseExpired
+from ..errors import ConfigError, CoordinationError
 from ..model import check_name
 from .assignment import Health
 from .epochs import Partition, partition_of, partitions_of, with_epoch
 from .failure import BadRange, revived
-from .ledger import Changes, Layout, Ledger, Page
+from .ledger import KINDS, Changes, Layout, Ledger, Page
 from .ranges import ByteRange
 from .tracking import created_us_of
 from .unit import Holder, Unit
@@ -121,7 +122,12 @@ class State:
         """Another number of partitions for files that will be made from then on (U28)."""
         layout = self.refresh()
         newest = max(
-            (created_us_of(shard.files[-1]) for page in self.pages() for shard in page.shards.values() if shard.files),
+            (
+                created_us_of(shard.files[-1])
+                for page in self.pages(["shards"]).values()
+                for shard in page.shards.values()
+                if shard.files
+            ),
             default=0,
         )
         now_us = self._clock.time_us()
@@ -148,8 +154,17 @@ class State:
     def ledger_of(self, one: ByteRange) -> Ledger:
         return self.ledger(partition_of(self.layout.epochs, one.stream, one.shard, one.file))
 
-    def pages(self) -> list[Page]:
-        return [ledger.read() for ledger in self.ledgers()]
+    def pages(self, kinds: Sequence[str] = KINDS) -> dict[Partition, Page]:
+        """All partitions, with one read of each kind from each store."""
+        found = {partition: Page({}, {}, {}, {}) for partition in partitions_of(self.layout.epochs)}
+        names = {partition.name: partition for partition in found}
+        for store in self._stores:
+            for kind in kinds:
+                self._operations += 1
+                for name, entries in groupby(store.range(f"{self._root}{kind}/").entries, _partition_name):
+                    if name in names:
+                        found[names[name]].take(entries)
+        return found
 
     @property
     def operations(self) -> int:
@@ -212,7 +227,7 @@ class State:
         self._stores[0].transact([], [operation])
 
     def bad_ranges(self) -> list[BadRange]:
-        found = [bad for page in self.pages() for bad in page.bad.values()]
+        found = [bad for page in self.pages(["bad"]).values() for bad in page.bad.values()]
         return sorted(found, key=lambda bad: bad.range)
 
     def retry_bad(self, wanted: Sequence[ByteRange] | None, site: str) -> list[Unit]:
@@ -228,7 +243,7 @@ class State:
                 return Changes(units=[revived(bad, site, now_us) for bad in chosen[:100]], mended=chosen[:100])
 
             while True:
-                _, changes = ledger.update(decide, shards=True)
+                _, changes = ledger.update(decide, KINDS)
                 if not changes:
                     break
                 made += changes.units
@@ -241,8 +256,9 @@ class State:
         before = self.refresh()
         now = self._spread(Layout(before.generation + 1, before.epochs))
         for store in self._stores:
-            for entry in store.range(f"{self._root}state/").entries:
-                store.transact([AtRevision(entry.key, entry.revision)], [Delete(entry.key)])
+            for kind in KINDS:
+                for entry in store.range(f"{self._root}{kind}/").entries:
+                    store.transact([AtRevision(entry.key, entry.revision)], [Delete(entry.key)])
         return now
 
     def forget(self) -> None:
@@ -252,4 +268,5 @@ class State:
                 store.transact([], [Delete(entry.key)])
 
 
-__all__ = ["LeaseExpired", "Member", "Members", "Membership", "State"]
+def _partition_name(entry: Entry) -> str:
+    return entry.key.split("/")[3]

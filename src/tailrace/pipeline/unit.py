@@ -45,6 +45,7 @@ class Unit:
     reason: str = ""  # of the last failure
     not_before_us: int = 0  # a pause after a failure
     whole: bool = False
+    suspect: bool = False  # part of a unit that failed: divided at its first failure
     receipt: Mapping[str, Any] | None = None  # of the output, once committed
 
     @cached_property
@@ -69,7 +70,7 @@ class Unit:
             raw["nearby"] = list(self.nearby)
         if self.holder is not None:
             raw["holder"] = [self.holder.site, self.holder.runner]
-        for name in ("failures", "reason", "not_before_us", "whole", "receipt"):
+        for name in ("failures", "reason", "not_before_us", "whole", "suspect", "receipt"):
             if value := getattr(self, name):
                 raw[name] = value
         return raw
