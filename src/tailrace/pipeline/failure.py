@@ -76,7 +76,7 @@ def aftermath(
     if not (tried_enough or failure.certain or unit.suspect):
         return Aftermath((again,))
     bad = [one for one in merge(failure.bad) if not subtract([one], unit.ranges)]
-    if bad and (tried_enough or failure.certain):
+    if bad:  # found by trying them alone
         if bad_known + len(bad) > patience.bad_ranges_max:
             return Aftermath((replace(again, reason=_too_many(failure.reason, patience)),))
         rest = subtract(unit.ranges, bad)

@@ -151,7 +151,7 @@ class Runner:
             self._debt_s = max(self._debt_s, now_s) + unit.size / self._config.bytes_per_s
         self._attempt += 1
         name = staged_name(unit.id, self._held[unit.id][1].holder.runner, self._attempt)
-        return Task(unit.id, unit.ranges, name, diagnose=unit.failures + 1 >= self._config.attempts_max)
+        return Task(unit.id, unit.ranges, name, diagnose=unit.suspect or unit.failures + 1 >= self._config.attempts_max)
 
     def _settle(self, results: Iterable[Result]) -> None:
         by_membership: dict[str, tuple[Membership, list[tuple[Unit, Done]]]] = {}
