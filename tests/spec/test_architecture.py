@@ -111,8 +111,9 @@ DOORS = {
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
     "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange Finding Layers "
-    "Monitor OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots "
-    "Source Start View arrow_schema collect cut_positions file_ranges find_position read_arrow read_range "
+    "Monitor OnChange Output PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus "
+    "Snapshots Source Stage Start TransactionName Transactions View arrow_schema collect complete_stale cut_positions "
+    "file_ranges find_position next_cut read_arrow read_range "
     "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "

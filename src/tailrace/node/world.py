@@ -22,7 +22,7 @@ from ..config import (
 )
 from ..coordination import Coordination, SqliteCoordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError
+from ..errors import Closed, ConfigError, FileProblem
 from ..files import Files, PosixFiles
 from ..model import check_name
 from ..native.hints import Hints
@@ -45,6 +45,7 @@ from ..streams import (
     SnapshotStatus,
     View,
     collect,
+    complete_stale,
 )
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ class World:
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
+                with suppress(FileProblem):  # who may only read sees what is there
+                    complete_stale(self._files, self._clock, stream, self.stream_config(stream))
                 found = self._tails(stream, start, shards, checkpoint, config.mapped, board)
                 tails += found
                 if checkpoint is not None:

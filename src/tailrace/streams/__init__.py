@@ -9,12 +9,15 @@ from .delays import Delays
 from .layers import Layers, Source
 from .monitor import PERCENTILES, Monitor
 from .producer import Producer
-from .ranges import FileRange, cut_positions, file_ranges, find_position, read_arrow, read_range
+from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
 from .snapshots import Snapshot, Snapshots, SnapshotStatus
+from .staging import Output, Stage
 from .tail import ShardTail, Start
+from .transaction import TransactionName
+from .transactions import Transactions, complete_stale
 from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
@@ -33,6 +36,7 @@ __all__ = [
     "Layers",
     "Monitor",
     "OnChange",
+    "Output",
     "Producer",
     "Shadow",
     "ShardLog",
@@ -42,13 +46,18 @@ __all__ = [
     "SnapshotStatus",
     "Snapshots",
     "Source",
+    "Stage",
     "Start",
+    "TransactionName",
+    "Transactions",
     "View",
     "arrow_schema",
     "collect",
+    "complete_stale",
     "cut_positions",
     "file_ranges",
     "find_position",
+    "next_cut",
     "read_arrow",
     "read_range",
     "verify_shard",

@@ -73,18 +73,19 @@ def cut_positions(files: Files, stream: str, shard: int, begin: int, end: int, b
     if not 0 <= begin <= end or bytes_max < 1:
         raise ValueError(f"positions {begin} to {end} cannot be cut into pieces of {bytes_max} bytes")
     cuts: list[int] = []
-    at = begin
     with _Cutter(files, stream, shard) as cutter:
-        while end - at > bytes_max:
-            place = cutter.message_at(at + bytes_max)
-            if place is None:
-                break
-            starts, ends = place
-            at = starts if starts > at else ends
-            if at >= end:
-                break
-            cuts.append(at)
+        at: int | None = begin
+        while at is not None and end - at > bytes_max:
+            at = cutter.next_cut(at, bytes_max)
+            if at is not None and at < end:
+                cuts.append(at)
     return cuts
+
+
+def next_cut(files: Files, stream: str, shard: int, begin: int, bytes_max: int) -> int | None:
+    """The first of the `cut_positions` of an endless range; None if less than bytes_max can be read."""
+    with _Cutter(files, stream, shard) as cutter:
+        return cutter.next_cut(begin, bytes_max)
 
 
 def read_range(
@@ -153,6 +154,13 @@ class _Cutter:
     ) -> None:
         if self._view is not None:
             self._view.close()
+
+    def next_cut(self, begin: int, bytes_max: int) -> int | None:
+        """Where the message begins that lies bytes_max further, or where it ends if it is the first."""
+        if (place := self.message_at(begin + bytes_max)) is None:
+            return None
+        starts, ends = place
+        return starts if starts > begin else ends
 
     def message_at(self, position: int) -> tuple[int, int] | None:
         """Where the message begins and ends whose bytes lie there; None where there are none (yet, or any more)."""
