@@ -7,13 +7,14 @@
 
 from .pipeline import Pipeline, Source, stream
 from .settings import PipelineConfig
-from .sinks import Sink, parquet, postgres_table, sqlite_table
+from .sinks import Sink, into_stream, parquet, postgres_table, sqlite_table
 
 __all__ = [
     "Pipeline",
     "PipelineConfig",
     "Sink",
     "Source",
+    "into_stream",
     "parquet",
     "postgres_table",
     "sqlite_table",

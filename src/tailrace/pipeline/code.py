@@ -48,6 +48,12 @@ class Code:
 _APP = "tailrace_app_"
 
 
+def app_module(function: Callable[..., Any]) -> ModuleType | None:
+    """The module of a function that was loaded from a file, which nobody can import by name."""
+    name = getattr(function, "__module__", "") or ""
+    return sys.modules.get(name) if name.startswith(_APP) else None
+
+
 def load_file(path: str) -> ModuleType:
     """A Python file as a module, once for each process. What it imports from its own folder is found."""
     path = os.path.abspath(path)

@@ -85,16 +85,13 @@ class Pipeline:
         return Staging(self.sink.staging_folder(default), self.replicas)
 
     def job(self, root: str) -> Job:
-        function = self.transform or self.frame
-        assert function is not None
-        return Job(
-            self.name,
-            os.path.abspath(root),
-            Code.of(function),
-            self.staging(root),
-            self.config.batch_bytes,
-            len(self.source.streams),
-        )
+        """With the name of the function, for processes that load it themselves."""
+        assert self.transform is not None
+        return replace(self.job_without_code(root), transform=Code.of(self.transform))
+
+    def job_without_code(self, root: str) -> Job:
+        staging, streams = self.staging(root), len(self.source.streams)
+        return Job(self.name, os.path.abspath(root), Code("", ""), staging, self.config.batch_bytes, streams)
 
     def worker(
         self, root: str, engine: Engine = "processes", slots: int | None = None, master: str | None = None
@@ -106,15 +103,7 @@ class Pipeline:
         if self.frame is not None:
             raise ConfigError(f"pipeline {self.name} has a frame, which only Spark can run; use --engine spark")
         if engine == "inline":
-            job = Job(
-                self.name,
-                os.path.abspath(root),
-                Code("", ""),
-                self.staging(root),
-                self.config.batch_bytes,
-                len(self.source.streams),
-            )
-            return InlineWorker(Performer(job, self.transform))
+            return InlineWorker(Performer(self.job_without_code(root), self.transform))
         return ProcessWorker(self.job(root), slots or len(os.sched_getaffinity(0)), self.config.site_eta_s)
 
     def runner(

@@ -140,7 +140,7 @@ class Runner:
             return None
         if not self._buffer and self._clock.monotonic_s() >= self._debt_s:
             membership = self.site.membership
-            for unit in self.site.pull(self._worker.slots):
+            for unit in self.site.pull(self._worker.slots, self._held):
                 self._buffer.append(unit)
                 self._held[unit.id] = (unit, membership)
         if not self._buffer:

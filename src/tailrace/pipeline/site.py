@@ -5,7 +5,7 @@ killed between any two of them, or within one. Threads, pauses and the work itse
 there are none, so that the same steps run in a simulation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -228,9 +228,14 @@ class Site:
 
     # ---- pulling and committing (U9, U10)
 
-    def pull(self, units_max: int) -> list[Unit]:
-        """The oldest units that this runner may have now, handed out to it."""
+    def pull(self, units_max: int, busy: Container[str] = ()) -> list[Unit]:
+        """The oldest units that this runner may have now, handed out to it. `busy`: those that it is at already, which
+        are not taken from itself because it is late."""
         health, taken = self.health, list[Unit]()
+
+        def has(unit: Unit) -> bool:
+            return unit.id not in busy and self._has(unit)
+
         for partition, page in self.state.pages(["units"]).items():
             room = units_max - len(taken)
             if room <= 0:
@@ -240,9 +245,7 @@ class Site:
 
             def decide(page: Page, room: int = room) -> Changes:
                 now_us, holder = self._clock.time_us(), self.membership.holder
-                chosen = choose(
-                    page.units.values(), holder, now_us, health, self.config.etas, units_max=room, has=self._has
-                )
+                chosen = choose(page.units.values(), holder, now_us, health, self.config.etas, units_max=room, has=has)
                 return Changes(units=[steps.handed_out(unit, holder, now_us) for unit in chosen])
 
             _, changes = self.state.ledger(partition).update(decide, alive=self.membership.name, page=page)
