@@ -176,7 +176,7 @@ class PostgresTable(_Table):
 
     def _connect(self) -> Any:
         try:
-            import psycopg2  # type: ignore[import-untyped]
+            import psycopg2
         except ImportError as missing:
             raise ConfigError("a PostgreSQL sink needs psycopg2: pip install 'tailrace[postgres]'") from missing
         try:
@@ -196,7 +196,7 @@ class PostgresTable(_Table):
 
     def _many(self, cursor: Any, statement: str, rows: list[tuple[Any, ...]]) -> None:
         import psycopg2
-        from psycopg2.extras import execute_batch  # type: ignore[import-untyped]
+        from psycopg2.extras import execute_batch
 
         try:
             execute_batch(cursor, statement, rows, page_size=1000)
