@@ -5,6 +5,7 @@ Invariants:
   with them in the same transaction.
 - Oldest first: of all that is free, the pieces with the oldest messages go into the first units (U18).
 - A unit mixes pieces of several files where there are several, since those are read side by side.
+- Few bytes wait a little for others, and longer while there are units that nobody has begun.
 - No more units than the limits allow (U38); what is not taken now waits, and is counted.
 
 Pure: what is free and where it may be cut comes in; units and new records go out.
@@ -87,11 +88,14 @@ def create(
     if undispatched >= limits.undispatched_max:
         return Created((), (), f"the sink: {undispatched} units wait to be published")
     bundles = _bundles(found, limits.unit_bytes)
+    # Small units while there is somebody to take them; else the bytes wait, and come together in larger ones. So a
+    # worker with a high price for each unit gets few of them, and the delay stays that of a unit or two.
+    idle = sum(unit.standing == "open" for unit in units) < max(1.0, sum(health.weights.values()))
     ripe = [
         bundle
         for bundle in bundles
         if sum(piece.range.size for piece in bundle) >= limits.unit_bytes // 2
-        or now_us - min(piece.first_us for piece in bundle) >= limits.linger_us
+        or (idle and now_us - min(piece.first_us for piece in bundle) >= limits.linger_us)
     ]
     # Only whole runs may go: a bundle that waits keeps all behind it waiting, since bytes are taken in order.
     ripe = bundles[: _leading(bundles, ripe)]

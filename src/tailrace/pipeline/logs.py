@@ -13,6 +13,8 @@ from ..streams.shard_files import shard_folder
 from .ranges import ByteRange
 from .tracking import Report, created_us_of
 
+_SETTINGS_S = 1.0  # how old the knowledge of a stream's settings may be
+
 
 class Logs(Protocol):
     """What a site has. All of it may be behind other sites; none of it ever differs from theirs."""
@@ -40,12 +42,21 @@ class StreamLogs:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files, self._clock, self._catalog = files, clock, Catalog(files)
         self._times: dict[tuple[str, int, int], int] = {}
+        self._settings: dict[str, tuple[float, int, str]] = {}  # when they were read, shards, incarnation
 
     def shards(self, stream: str) -> int:
-        return self._catalog.config(stream).shards
+        return self._about(stream)[1]
+
+    def _about(self, stream: str) -> tuple[float, int, str]:
+        now_s = self._clock.monotonic_s()
+        found = self._settings.get(stream)
+        if found is None or now_s - found[0] >= _SETTINGS_S:
+            found = now_s, self._catalog.config(stream).shards, self._catalog.incarnation(stream)
+            self._settings[stream] = found
+        return found
 
     def report(self, site: str, stream: str, shard: int) -> Report:
-        incarnation = self._catalog.incarnation(stream)
+        incarnation = self._about(stream)[2]
         try:
             found = file_ranges(self._files, stream, shard)
         except Corrupt as damage:  # of the last message: all before it can be had

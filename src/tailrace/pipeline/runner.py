@@ -218,8 +218,10 @@ class Runner:
 
     def _repeat(self, step: Callable[[], None], pause_s: float) -> None:
         while not self._stop.is_set():
+            began_s = self._clock.monotonic_s()
             self._guarded(step)
-            self._clock.wait(self._stop, pause_s)
+            # A step that takes long, as with thousands of shards, gets longer pauses: it must not eat up the machine.
+            self._clock.wait(self._stop, max(pause_s, 2 * (self._clock.monotonic_s() - began_s)))
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
         try:

@@ -195,6 +195,7 @@ class State:
         check_name(site, "site")
         if not weight > 0:
             raise ConfigError(f"weight={weight!r}: use more than 0")
+        self.refresh()
         holder = Holder(site, secrets.token_hex(6))
         leases = [store.lease(lease_s) for store in self._stores]
         for store, lease in zip(self._stores, leases, strict=True):

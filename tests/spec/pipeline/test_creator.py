@@ -67,6 +67,17 @@ def test_few_bytes_wait_for_others_but_not_for_ever() -> None:
     assert len(create(shards, found(shards["s", 0], 30, 100), [], LIMITS, BOTH, "us", 110).units) == 1
 
 
+def test_small_units_are_not_piled_up_before_workers_that_are_behind() -> None:
+    shards = {("s", 0): shard(0, 130)}
+    pieces = found(shards["s", 0], 65, 100)
+    first = create(shards, pieces, [], LIMITS, BOTH, "us", 10**6)
+    assert len(first.units) == 2
+    after = {("s", 0): track(first.shards[0], Report("us", "s", 0, "i", first.shards[0].files, 160))}
+    more = [Piece(piece, 200) for piece in cut(after["s", 0], [], 160)]
+    assert create(after, more, first.units, LIMITS, BOTH, "us", 10**6).units == (), "two wait for two slots"
+    assert len(create(after, more, first.units[:1], LIMITS, BOTH, "us", 10**6).units) == 1
+
+
 def test_units_go_to_sites_by_their_weight() -> None:
     shards = {("s", 0): shard(0, 4000)}
     uneven = Health({"us": 3.0, "eu": 1.0}, frozenset())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..pipeline import Pipeline
 
 FORMAT = "tailrace-units"
-_TASKS_PER_SLOT = 2  # of one job: more would keep finished units waiting for the slowest
+_TASKS_PER_SLOT = 4  # of one job: more would keep finished units waiting for the slowest
 
 
 class UnitPartition(spark.InputPartition):
