@@ -27,6 +27,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "ADOPT_BYTES", 150)
     monkeypatch.setattr(staging, "_BUFFER_BYTES", 400)
     monkeypatch.setattr(staging, "_INLINE_BYTES", 200)
+    monkeypatch.setattr(transactions, "_KEPT_BYTES", 500)
 
 
 def rows(batch: int, task: int) -> list[tuple[bytes, bytes]]:

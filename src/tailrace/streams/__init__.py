@@ -6,7 +6,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Source
+from .layers import Layers, Source, hint_slot
 from .monitor import PERCENTILES, Monitor
 from .producer import Producer
 from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
@@ -57,6 +57,7 @@ __all__ = [
     "cut_positions",
     "file_ranges",
     "find_position",
+    "hint_slot",
     "next_cut",
     "read_arrow",
     "read_range",

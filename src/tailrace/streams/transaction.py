@@ -115,6 +115,10 @@ class Transaction:
     once: bool
     parts: tuple[ShardPart, ...]
 
+    @property
+    def payload_bytes(self) -> int:
+        return sum(len(part.run.data) + len(part.run.entries) for part in self.parts if part.run is not None)
+
     def encode(self) -> bytes:
         payload, parts = bytearray(), []
 

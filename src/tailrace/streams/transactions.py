@@ -16,6 +16,7 @@ docs/decisions/spark-sink.md tells why.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from threading import Event
 
 from ..config import StreamConfig
@@ -40,6 +41,7 @@ from .transaction import (
 
 _TRIES = 10
 _KEPT = 16  # records of an application that are kept to recognise a batch that comes again
+_KEPT_BYTES = 64 << 10  # so much of their messages may stay in them: moving a file is cheaper than another one
 _STALE_S = 5.0  # a record that is older than this was left by somebody who died
 _PATIENCE_S = 2.0  # for somebody who took over a shard and so must complete it
 _LOOK_S = 0.01
@@ -317,11 +319,15 @@ def _finish(files: Files, stream: str, transaction: Transaction) -> None:
     done again, and nothing comes of it."""
     name, path = transaction.name, f"{pending_folder(stream)}/{transaction.name}"
     with suppress(FileMissing):  # somebody else has done it
-        if transaction.once:
-            files.delete(path)
-        else:
+        kept = f"{_kept_folder(stream, name.app)}/{name}"
+        if not transaction.once:
             files.make_folder(_kept_folder(stream, name.app))
-            files.move(path, f"{_kept_folder(stream, name.app)}/{name}")
+        if not transaction.once and transaction.payload_bytes <= _KEPT_BYTES:
+            files.move(path, kept)
+        else:
+            if not transaction.once:  # its messages are in their shards, so its name will do
+                files.publish(kept, replace(transaction, parts=()).encode())
+            files.delete(path)
     for old in _kept(files, stream, name.app)[:-_KEPT]:
         with suppress(FileMissing):
             files.delete(f"{_kept_folder(stream, name.app)}/{old}")

@@ -3,8 +3,9 @@
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from .options import SourceOptions
+from .options import SinkOptions, SourceOptions
 from .rows import default_schema
+from .sink import BatchSink, StreamSink
 from .source import BatchSource, StreamSource, batch_source
 
 
@@ -23,3 +24,9 @@ class TailraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamSource:
         return StreamSource(SourceOptions.parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        return BatchSink(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        return StreamSink(SinkOptions.parse(self.options), schema, overwrite=overwrite)

@@ -4,7 +4,7 @@ import gc
 import os
 from functools import cache
 
-from ...config import StreamConfig
+from ...config import StreamConfig, parse_world
 from ...env import SystemClock
 from ...errors import ConfigError
 from ...files import PosixFiles
@@ -26,6 +26,15 @@ class WorldFolder:
 
     def config(self, stream: str) -> StreamConfig:
         return self.catalog.config(stream)
+
+    def settings(self, stream: str) -> StreamConfig:
+        """What a stream is made with that is not there yet, as the world's tailrace.toml says."""
+        path = os.path.join(self.path, "tailrace.toml")
+        try:
+            with open(path, encoding="utf-8") as file:
+                return parse_world(file.read(), path).stream(stream)
+        except FileNotFoundError:
+            return StreamConfig()
 
 
 @cache

@@ -46,7 +46,7 @@ class Rows:
         for field in schema.fields:
             kinds = _KINDS.get(field.name)
             if kinds is not None and not isinstance(field.dataType, kinds):
-                allowed = " or ".join(kind.typeName() for kind in kinds)
+                allowed = " or ".join(kind().simpleString() for kind in kinds)
                 raise ConfigError(f"the column {field.name} is {allowed}, not {field.dataType.simpleString()}")
         if decoded and options.payload is None:
             raise ConfigError(

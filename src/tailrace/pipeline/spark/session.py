@@ -22,7 +22,6 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
