@@ -20,8 +20,7 @@ from ...errors import ConfigError, TailraceError
 from ...files import Files, PosixFiles
 from ...model import check_name
 from ...native.hints import Hints
-from ...streams import Catalog, Stage, TransactionName, Transactions
-from ...streams.layers import hint_slot
+from ...streams import Catalog, Stage, TransactionName, Transactions, hint_slot
 from ..ranges import decode, encode
 from ..staging import Footer, read_table
 
