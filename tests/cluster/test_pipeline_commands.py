@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tailrace
 from tailrace.node.cli import app
 
-COMMANDS = ["run", "status", "drain", "bad-ranges", "rebuild", "outage", "partitions", "forget"]
+COMMANDS = ["run", "status", "drain", "bad-ranges", "rebuild", "outage", "partitions", "forget", "extract", "compact"]
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def play(seed: int, steps: int = 700) -> World:
 
 
 ASKED = os.environ.get("PIPELINE_SEED")
-SEEDS = [int(ASKED)] if ASKED else list(range(int(os.environ.get("PIPELINE_SEEDS", "30"))))
+SEEDS = [int(ASKED)] if ASKED else list(range(int(os.environ.get("PIPELINE_SEEDS", "20"))))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

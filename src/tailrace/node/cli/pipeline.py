@@ -22,7 +22,7 @@ from ...pipeline.state import State
 from ...pipeline.status import describe_bad
 from ..world import World
 from .interrupt import Interrupt
-from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, duration, examples
+from .options import DEFAULT_WORLD, Debug, Json, StreamName, WorldFolder, duration, examples
 from .render import stamp
 from .report import open_existing, reported, say, show, show_json, show_table, table_lines
 from .units import show_duration, show_size
@@ -342,6 +342,126 @@ def forget(
             raise ConfigError(f"{name} is at work; stop its runners first")
         office.state.forget()
         say(f"the state of {name} is gone")
+
+
+@app.command(
+    "extract",
+    epilog=examples(
+        "tailrace pipeline extract prices --from prices.parquet --key sku",
+        "tailrace pipeline extract users --format jdbc --option url=jdbc:sqlite:app.db --option dbtable=users --key id",
+    ),
+)
+def extract(
+    stream: StreamName,
+    key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="The column with the keys.")],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="PATH", help="The files of the table.", show_default=False)
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Of the table: parquet, json, jdbc, or what Spark reads.")
+    ] = "parquet",
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value", metavar="COLUMN", help="The column with the values; else rows as JSON.", show_default=False
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option("--shards", metavar="N", min=1, help="Of a stream that is new.", show_default=False)
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="For Spark's reader. Repeat it.", show_default=False),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark's; else this machine.", show_default=False)
+    ] = None,
+    world: WorldFolder = DEFAULT_WORLD,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring a table into a keyed stream: as a snapshot the first time, then as the updates since. Bringing the same
+    table again sends nothing."""
+    with reported(as_json=json, debug=debug):
+        spark = _spark("extract", master)
+        try:
+            reading = spark.read.format(form)
+            for one in option or []:
+                name, equals, text = one.partition("=")
+                if not equals:
+                    raise ConfigError(f"--option {one}: use NAME=VALUE")
+                reading = reading.option(name, text)
+            try:
+                table = reading.load(source) if source is not None else reading.load()
+            except Exception as problem:
+                told = (str(problem).splitlines() or [type(problem).__name__])[0]
+                raise ConfigError(f"Spark cannot read {source or form}: {told[:300]}") from problem
+            from ...pipeline.spark import keyed
+
+            made = keyed.extract(spark, table, world, stream, key=key, value=value, shards=shards)
+        finally:
+            spark.stop()
+        if json:
+            show_json(
+                {name: getattr(made, name) for name in ("shards", "in_snapshots", "updated", "deleted", "unchanged")}
+            )
+        else:
+            show(
+                f"{stream}: {made.in_snapshots} keys in snapshots, {made.updated} updated, {made.deleted} deleted, "
+                f"{made.unchanged} unchanged"
+            )
+
+
+@app.command("compact", epilog=examples("tailrace pipeline compact prices"))
+def compact(
+    stream: StreamName,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark's; else this machine.", show_default=False)
+    ] = None,
+    world: WorldFolder = DEFAULT_WORLD,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Fold the updates of each shard of a keyed stream into a new snapshot, by a Spark job with a task for each shard,
+    and let retention collect what that covers."""
+    with reported(as_json=json, debug=debug), open_existing(world) as opened:
+        opened.stream_config(stream)
+        spark = _spark("compact", master)
+        try:
+            from ...pipeline.spark import keyed
+
+            made = keyed.compact(spark, world, stream)
+        finally:
+            spark.stop()
+        collected = opened.trim(stream)
+        if json:
+            found = [
+                {"shard": one.shard, "position": one.position, "keys": one.keys, "bytes": one.size_bytes}
+                for one in made
+            ]
+            show_json({"snapshots": found, "files_deleted": sum(one.segments for one in collected)})
+        else:
+            show_table(
+                ["SHARD", "POSITION", "KEYS", "SIZE", "FILES DELETED"],
+                [
+                    [
+                        str(one.shard),
+                        str(one.position),
+                        str(one.keys),
+                        show_size(one.size_bytes),
+                        str(gone.segments),
+                    ]
+                    for one, gone in zip(made, collected, strict=True)
+                ],
+            )
+
+
+def _spark(what: str, master: str | None) -> Any:
+    from ...pipeline.spark import session
+
+    spark = session(f"tailrace {what}", master=master or "local[*]")
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 def _pipeline(application: str) -> Pipeline:
