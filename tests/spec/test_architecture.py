@@ -107,6 +107,7 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 
 DOORS = {
+    "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
