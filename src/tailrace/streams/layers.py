@@ -7,12 +7,9 @@ protocol: `Cache` of the cache room is one, and so is whatever a test needs.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal, Protocol
 
 from typing_extensions import Buffer
-
-from ..native.hints import SLOTS
 
 Source = Literal["relaxed", "consistent", "durable"]
 
@@ -50,12 +47,3 @@ class Layers:
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
-
-
-def lengths_key(incarnation: str, shard: int) -> bytes:
-    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
-
-
-def hint_slot(incarnation: str) -> int:
-    """Streams may share one: then some wake up for nothing."""
-    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS

@@ -6,10 +6,12 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 
 import struct
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from ..model.message_file import Track
+from ..model.segment import Segment
 from ..native import crc32c
-from .segments import Segment
+from ..native.hints import SLOTS
 
 VERSION = 1
 FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
@@ -93,3 +95,13 @@ class ShardLengths:
         for created_us, data_base, index_base, *rest in _FILE.iter_unpack(body):
             segments.append(SegmentLengths(Segment(created_us, data_base, index_base), *rest))
         return cls(tuple(segments), beat_us) if segments else None
+
+
+def lengths_key(incarnation: str, shard: int) -> bytes:
+    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
+
+
+def hint_slot(incarnation: str) -> int:
+    """Which word in shared memory is raised when a stream has news. Streams may share one: then some wake up for
+    nothing."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS
