@@ -114,8 +114,11 @@ DOORS = {
     "OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source "
     "Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
-    "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
-    "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",
+    "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
+    "CopyService DigestReply Engine FetchPart HASH_BYTES ListPart LookupReply MutateReply Opening Operation Order "
+    "Orders Piece Report Running Server Shared Standing StatsReply Storage TICKET_BYTES TouchReply Version WorkCall "
+    "WorkService serve serve_copies",
+    "tailrace.copytree": "DurableSource DurableTarget Reader StreamSettings Target Writer read_origin",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "MessageFile check_name",

@@ -21,8 +21,9 @@ from ..config import (
     parse_world,
 )
 from ..coordination import Coordination, SqliteCoordination
+from ..copytree.settings import read_origin
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError
+from ..errors import Closed, ConfigError, StreamExists
 from ..files import Files, PosixFiles
 from ..model import check_name
 from ..native.hints import Hints
@@ -160,6 +161,11 @@ class World:
         """
         self._check_open()
         config = self._catalog.open(stream, self.config.stream(stream), shards)
+        if (origin := read_origin(self._files, stream)) is not None:
+            raise StreamExists(
+                f"the stream {stream!r} here is a copy of the one in {origin}: produce there, and it arrives here. "
+                "Nothing was changed"
+            )
         wanted = range(config.shards) if only is None else sorted(set(only))
         if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
