@@ -118,7 +118,8 @@ DOORS = {
     "CopyService DigestReply Engine FetchPart HASH_BYTES ListPart LookupReply MutateReply Opening Operation Order "
     "Orders Piece Report Running Server Shared Standing StatsReply Storage TICKET_BYTES TouchReply Version WorkCall "
     "WorkService serve serve_copies",
-    "tailrace.copytree": "DurableSource DurableTarget Reader StreamSettings Target Writer read_origin",
+    "tailrace.copytree": "DurableSource DurableTarget Reader ReaderLink Route Scheduler StreamSettings Target Writer "
+    "read_origin score",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "MessageFile check_name",

@@ -3,7 +3,23 @@
 from .durable_source import DurableSource
 from .durable_target import DurableTarget
 from .reader import Reader
+from .reader_link import ReaderLink
+from .routes import Route
+from .schedule import score
+from .scheduler import Scheduler
 from .settings import StreamSettings, read_origin
 from .writer import Target, Writer
 
-__all__ = ["DurableSource", "DurableTarget", "Reader", "StreamSettings", "Target", "Writer", "read_origin"]
+__all__ = [
+    "DurableSource",
+    "DurableTarget",
+    "Reader",
+    "ReaderLink",
+    "Route",
+    "Scheduler",
+    "StreamSettings",
+    "Target",
+    "Writer",
+    "read_origin",
+    "score",
+]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # with it comes gRPC
     from ..wire import CopyPeer
 
 POLL_S = 0.05  # how soon operations look without being told
+BACK_S, BACK_S_MAX = 2.0, 60.0  # before an operation that was displaced is tried again
 
 
 class SourcePlace(Protocol):
@@ -62,7 +63,7 @@ class Reader:
         self._peers: dict[str, CopyPeer] = {}
         self._copyings: dict[Operation, Copying] = {}
         self._incarnations: dict[str, str] = {}
-        self._refused: dict[Operation, Order] = {}  # displaced by a newer one: not again by the same order
+        self._displaced: dict[Operation, tuple[float, float]] = {}  # when to try again, and the pause before that
         self._waiter: Waiter | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name=f"tailrace reader {name}", daemon=True)
@@ -81,18 +82,20 @@ class Reader:
                 copying.stop()
                 with self._lock:
                     self._copyings.pop(operation, None)
-                    self._refused.pop(operation, None)
+                    self._displaced.pop(operation, None)
         for operation, order in wanted.items():
             with self._lock:
                 if operation not in self._copyings and not self._closed.is_set():
                     self._copyings[operation] = Copying(order, self._clock, self._begin, self._connect)
 
-    def restart(self, operation: Operation) -> None:
-        """Begin an operation anew that a newer one had displaced, if it is still ordered."""
-        with self._lock:
-            copying = self._copyings.get(operation)
-            if copying is not None and copying.over and not self._closed.is_set():
-                self._copyings[operation] = Copying(copying.order, self._clock, self._begin, self._connect)
+    def wait_for_change(self, timeout_s: float, over: threading.Event) -> None:
+        """Until an operation has begun or ended, or so long."""
+        end_s, before = self._clock.monotonic_s() + timeout_s, self._states()
+        while not over.is_set() and self._clock.monotonic_s() < end_s and self._states() == before:
+            over.wait(0.02)
+
+    def _states(self) -> list[str]:
+        return [running.state for running in self.running]
 
     @property
     def running(self) -> list[Running]:
@@ -165,13 +168,29 @@ class Reader:
                 now_s = self._clock.monotonic_s()
                 if now_s >= watched_s + 0.25:
                     watched_s = now_s
-                    for copying in copyings.values():
+                    for operation, copying in copyings.items():
                         copying.watch(now_s)
+                        if copying.over:
+                            self._come_back(operation, copying, now_s)
                 if waiter is None:
                     told = False
                     self._closed.wait(self._poll_s)
                 else:
                     waiter.wait(self._poll_s)
+
+    def _come_back(self, operation: Operation, copying: Copying, now_s: float) -> None:
+        """A newer operation has displaced this one, and yet it is still ordered: the other may have been a mistake. It
+        is tried again, but later each time, so that two that are both ordered do not keep each other from work."""
+        if operation not in self._displaced:
+            self._displaced[operation] = (now_s + BACK_S, BACK_S)
+            return
+        due_s, pause_s = self._displaced[operation]
+        if now_s >= due_s:
+            pause_s = min(pause_s * 2, BACK_S_MAX)
+            self._displaced[operation] = (now_s + pause_s, pause_s)
+            with self._lock:
+                if self._copyings.get(operation) is copying and not self._closed.is_set():
+                    self._copyings[operation] = Copying(copying.order, self._clock, self._begin, self._connect)
 
     def _wake(self, copyings: dict[Operation, Copying], incarnations: dict[str, str]) -> None:
         places = {
