@@ -320,6 +320,10 @@ def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: use a list")
         return tuple(_convert(get_args(hint)[0], item, f"{path}[{i}]", None) for i, item in enumerate(value))
+    if get_origin(hint) is typing.Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{path}={value!r}: use {' or '.join(get_args(hint))}")
+        return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
