@@ -19,6 +19,7 @@ from ..wire import Operation, Order, Running
 
 STARTING_MAX = 64  # operations of one reader that have been ordered and do not run yet
 SHED_S = 5.0  # how often loads are compared
+GATHER_S = 0.3  # a scheduler that has just begun listens for so long what readers run already
 _SHED_SHARE = 20  # one in so many moves at a time
 
 
@@ -80,8 +81,9 @@ def score(what: str, who: str) -> int:
 
 
 class Schedule:
-    def __init__(self, *, starting_max: int = STARTING_MAX, shed_s: float = SHED_S) -> None:
-        self._starting_max, self._shed_s = starting_max, shed_s
+    def __init__(self, *, starting_max: int = STARTING_MAX, shed_s: float = SHED_S, gather_s: float = GATHER_S) -> None:
+        self._starting_max, self._shed_s, self._gather_s = starting_max, shed_s, gather_s
+        self._begun_s: float | None = None
         self._wanted: dict[Operation, Order] = {}
         self._readers: dict[str, _Reader] = {}
         self._owner: dict[Operation, str] = {}
@@ -102,7 +104,9 @@ class Schedule:
                 self._leaving = {one: owner for one, owner in self._leaving.items() if owner != reader}
             case Tick():
                 pass
-        self._assign()
+        if self._begun_s is None:
+            self._begun_s = now_s
+        self._assign(fresh=now_s >= self._begun_s + self._gather_s)
         if self._shed_at_s is None:
             self._shed_at_s = now_s + self._shed_s
         if now_s >= self._shed_at_s:
@@ -149,10 +153,11 @@ class Schedule:
             if not there or operation not in self._wanted or (state is not None and state.state == "running"):
                 del self._leaving[operation]
 
-    def _assign(self) -> None:
+    def _assign(self, *, fresh: bool) -> None:
+        """`fresh`: give away those that nobody runs, too."""
         self._owner = {one: owner for one, owner in self._owner.items() if one in self._wanted}
         heard = [name for name, reader in self._readers.items() if reader.heard]
-        if not heard:
+        if not heard or not fresh:
             return
         loads = dict.fromkeys(heard, 0)
         starting = dict.fromkeys(heard, 0)

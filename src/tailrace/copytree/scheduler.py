@@ -13,7 +13,7 @@ from ..errors import Busy, Closed, CoordinationError, FileProblem
 from ..files import Files
 from ..wire import Operation, Order, Orders, Report, Running
 from .routes import Route, Share, orders_for
-from .schedule import Event, Joined, Left, Reported, Schedule, Tick, Wanted
+from .schedule import GATHER_S, Event, Joined, Left, Reported, Schedule, Tick, Wanted
 from .settings import read_settings
 
 LOOK_S = 1.0
@@ -155,6 +155,7 @@ class Scheduler:
             line.end()
 
     def _run(self) -> None:
+        begun_s = self._clock.monotonic_s()
         while not self._closed.is_set():
             self._nudged.clear()
             try:
@@ -165,7 +166,8 @@ class Scheduler:
                 wanted = None
             with self._lock:
                 self._handle(Tick() if wanted is None else Wanted(wanted))
-            self._wait(LOOK_S)
+            gathering = self._clock.monotonic_s() < begun_s + GATHER_S
+            self._wait(GATHER_S / 3 if gathering else LOOK_S)
 
     def _handle(self, event: Event) -> None:
         for tell in self._schedule.handle(event, self._clock.monotonic_s()):
