@@ -25,6 +25,7 @@ from ..copytree.settings import read_origin
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, StreamExists
 from ..files import Files, PosixFiles
+from ..files.lengths import hint_slot
 from ..model import check_name
 from ..native.hints import Hints
 from ..streams import (
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
+CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
 
 
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
@@ -193,6 +195,8 @@ class World:
                     lambda shard: self._trim(stream, shard),
                     shadow.appended if shadow else lambda appended: None,
                 )
+            if (hints := self._hints()) is not None:
+                hints.raise_(CATALOG_SLOT)
             return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():
