@@ -177,3 +177,66 @@ def test_a_cluster_outside_the_tree_takes_no_copy(clusters: Clusters) -> None:
         operation = Operation(stream, 0, "durable", "c")
         with pytest.raises(Denied):
             next(writer.copy(Opening(operation=operation, source="a", origin="a", settings=b"{}"), iter(()), print))
+
+
+def test_consumers_of_a_copy_read_from_its_own_cache(clusters: Clusters) -> None:
+    clusters.chain("a", "b", "c")
+    for name in "abc":
+        clusters.start(name)
+    with producing(clusters, "a", shards=1) as producer:
+        send(producer)
+        wait_until(lambda: clusters.is_copied("a", "b", "c"), "the stream to be there")
+        with tailrace.open(clusters.folder / "c") as world, world.consumer(STREAM, start="latest") as consumer:
+            batches = iter(consumer)
+            wait_until(lambda: world._find_layers() is not None, "the cache of c")
+            layers = world._find_layers()
+            assert layers is not None
+
+            def from_cache_alone() -> bool:
+                before = layers.bytes_from.copy()
+                send(producer, 10)
+                count = 0
+                while count < 10:
+                    count += next(batches).count
+                return layers.bytes_from["relaxed"] > before["relaxed"] and (
+                    layers.bytes_from["durable"] == before["durable"]
+                )
+
+            wait_until(from_cache_alone, "bytes to come from the cache of c")
+
+
+def test_of_two_cache_operations_the_older_stops(clusters: Clusters) -> None:
+    """Two writers, two schedulers that know nothing of each other: an operation each for the same cache."""
+    clusters.chain("a", "b")
+    clusters.start("b", 0, ["writer"])
+    clusters.start("a", 0, ["reader", "scheduler"])
+    with producing(clusters, "a", shards=1) as producer:
+        send(producer)
+        wait_until(lambda: clusters.is_copied("a", "b"), "it to be copied")
+        older = clusters.nodes["a-0"].reader
+        assert older is not None
+        states = lambda: {one.operation.storage: one.state for one in older.running}  # noqa: E731
+        wait_until(lambda: states() == {"durable": "running", "cache": "running"}, "both operations to run")
+        clusters.start("b", 1, ["writer"])
+        from tailrace.copytree import Reader
+        from tailrace.env import SystemClock
+        from tailrace.node.cluster_place import ClusterPlace
+        from tailrace.wire import Operation, Order
+
+        with tailrace.open(clusters.folder / "a") as world:
+            newer = Reader("newer", "a", ClusterPlace(world), SystemClock())
+            try:
+                address = clusters.nodes["b-1"].addresses["writer"]
+                epoch = ClusterRegistry(clusters.store).trees()[0].epoch
+                newer.order(
+                    [
+                        Order(operation=Operation(STREAM, 0, storage, "b"), writers=(address,), origin="a", epoch=epoch)
+                        for storage in ("durable", "cache")
+                    ]
+                )
+                wait_until(lambda: {one.state for one in newer.running} == {"running"}, "the newer operations to run")
+                wait_until(lambda: "running" not in states().values(), "the older ones to stop")
+                send(producer)
+                wait_until(lambda: clusters.is_copied("a", "b"), "the newer ones to copy")
+            finally:
+                newer.close()

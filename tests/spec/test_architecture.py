@@ -118,8 +118,8 @@ DOORS = {
     "CopyService DigestReply Engine FetchPart HASH_BYTES ListPart LookupReply MutateReply Opening Operation Order "
     "Orders Piece Report Running Server Shared Standing StatsReply Storage TICKET_BYTES TouchReply Version WorkCall "
     "WorkService serve serve_copies",
-    "tailrace.copytree": "DurableSource DurableTarget Reader ReaderLink Route Scheduler StreamSettings Target Writer "
-    "read_origin score",
+    "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Scheduler Source "
+    "StreamSettings Target Writer read_origin score",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",

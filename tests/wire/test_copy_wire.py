@@ -45,8 +45,9 @@ BATCH = st.builds(
     beat_us=NUMBER,
     data_chunk_bytes=SMALL,
     index_chunk_bytes=SMALL,
-    data_length=NUMBER,
-    index_length=NUMBER,
+    data_start=NUMBER,
+    index_start=NUMBER,
+    data_needed=NUMBER,
 )
 OPENING = st.builds(
     Opening, operation=OPERATION, source=NAME, origin=NAME, settings=st.binary(max_size=99), epoch=NUMBER, reader=NAME

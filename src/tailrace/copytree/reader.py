@@ -5,6 +5,7 @@ One thread for the whole reader waits for news of all streams it copies, and wak
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..config import TlsConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # with it comes gRPC
     from ..wire import CopyPeer
 
 POLL_S = 0.05  # how soon operations look without being told
+SHED_S = 5.0  # how often an operation may move to the writer that it prefers
 BACK_S, BACK_S_MAX = 2.0, 60.0  # before an operation that was displaced is tried again
 
 
@@ -36,7 +38,7 @@ class SourcePlace(Protocol):
 
     def durable_source(self, operation: Operation, settings: StreamSettings) -> DurableSource: ...
 
-    def cache_source(self, operation: Operation, settings: StreamSettings) -> Source: ...
+    def cache_source(self, operation: Operation, settings: StreamSettings, wake: Callable[[], object]) -> Source: ...
 
     def changed(self, shards: Iterable[tuple[str, int]]) -> "set[tuple[str, int]] | None":
         """Which of these (incarnation, shard) have news; None: all of them may."""
@@ -63,6 +65,8 @@ class Reader:
         self._peers: dict[str, CopyPeer] = {}
         self._copyings: dict[Operation, Copying] = {}
         self._incarnations: dict[str, str] = {}
+        self._retiring: list[tuple[Copying, Copying]] = []  # who moves to another writer, and its successor
+        self._shed_s = clock.monotonic_s() + SHED_S
         self._displaced: dict[Operation, tuple[float, float]] = {}  # when to try again, and the pause before that
         self._waiter: Waiter | None = None
         self._closed = threading.Event()
@@ -78,7 +82,9 @@ class Reader:
             running = dict(self._copyings)
         for operation, copying in running.items():
             order = wanted.get(operation)
-            if order is None or (order != copying.order):
+            if order is not None and replace(order, writers=()) == replace(copying.order, writers=()):
+                copying.order = order  # writers come and go: that is no reason to stop
+            else:
                 copying.stop()
                 with self._lock:
                     self._copyings.pop(operation, None)
@@ -108,6 +114,7 @@ class Reader:
             waiter.stop()
         with self._lock:
             copyings, self._copyings = list(self._copyings.values()), {}
+            copyings += [old for old, _ in self._retiring]
         for copying in copyings:
             copying.stop()
         for copying in copyings:
@@ -123,6 +130,10 @@ class Reader:
             if address not in self._peers:
                 self._peers[address] = self._dial(address)
             return self._peers[address]
+
+    def _wake_one(self, operation: Operation) -> None:
+        if (copying := self._copyings.get(operation)) is not None:
+            copying.wake()
 
     def _make_peer(self, address: str) -> "CopyPeer":
         from ..wire import CopyPeer
@@ -148,7 +159,7 @@ class Reader:
             reader=self.name,
         )
         if operation.storage == "cache":
-            return opening, self._place.cache_source(operation, settings)
+            return opening, self._place.cache_source(operation, settings, lambda: self._wake_one(operation))
         return opening, self._place.durable_source(operation, settings)
 
     def _listen(self) -> None:
@@ -172,11 +183,32 @@ class Reader:
                         copying.watch(now_s)
                         if copying.over:
                             self._come_back(operation, copying, now_s)
+                    self._shed(copyings, now_s)
                 if waiter is None:
                     told = False
                     self._closed.wait(self._poll_s)
                 else:
                     waiter.wait(self._poll_s)
+
+    def _shed(self, copyings: dict[Operation, Copying], now_s: float) -> None:
+        """Now and then one operation moves to the writer that it prefers: a writer that came back gets its share again.
+        The new one is begun first, and displaces the old one."""
+        for old, new in list(self._retiring):
+            if old.over or new.running.state == "running":
+                old.stop()
+                self._retiring.remove((old, new))
+        if now_s < self._shed_s:
+            return
+        self._shed_s = now_s + SHED_S
+        for operation, copying in copyings.items():
+            running, preferred = copying.running, copying.order.writers[0]
+            if running.state == "running" and running.writer != preferred and not self._retiring:
+                with self._lock:
+                    if self._copyings.get(operation) is copying and not self._closed.is_set():
+                        new = Copying(copying.order, self._clock, self._begin, self._connect)
+                        self._copyings[operation] = new
+                        self._retiring.append((copying, new))
+                return
 
     def _come_back(self, operation: Operation, copying: Copying, now_s: float) -> None:
         """A newer operation has displaced this one, and yet it is still ordered: the other may have been a mistake. It

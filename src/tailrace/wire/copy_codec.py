@@ -64,8 +64,9 @@ def encode_batch(batch: Batch) -> bytes:
         beat_us=batch.beat_us,
         data_chunk_bytes=batch.data_chunk_bytes,
         index_chunk_bytes=batch.index_chunk_bytes,
-        data_length=batch.data_length,
-        index_length=batch.index_length,
+        data_start=batch.data_start,
+        index_start=batch.index_start,
+        data_needed=batch.data_needed,
     )
     if (segment := batch.segment) is not None:
         message.created_us, message.data_base, message.index_base = _numbers(segment)
@@ -103,7 +104,7 @@ def _batch(message: pb.Batch) -> Batch:
     _require(not message.pieces or message.created_us > 0, "pieces of no segment")
     sizes = message.data_chunk_bytes, message.index_chunk_bytes
     _require(max(sizes) <= _CHUNK_BYTES_MAX, f"chunks of {max(sizes)} bytes")
-    others = message.oldest_us, message.beat_us, message.data_length, message.index_length
+    others = message.oldest_us, message.beat_us, message.data_start, message.index_start, message.data_needed
     _require(max(others) <= _NUMBER_MAX, "a number above 2**63")
     return Batch(
         segment=_segment(message),
@@ -112,8 +113,9 @@ def _batch(message: pb.Batch) -> Batch:
         beat_us=message.beat_us,
         data_chunk_bytes=message.data_chunk_bytes,
         index_chunk_bytes=message.index_chunk_bytes,
-        data_length=message.data_length,
-        index_length=message.index_length,
+        data_start=message.data_start,
+        index_start=message.index_start,
+        data_needed=message.data_needed,
     )
 
 

@@ -57,7 +57,8 @@ class Batch:
     """Pieces of one segment. Without a segment it only says that the reader is alive.
 
     oldest_us: creation time of the oldest segment that the source still has. beat_us: when the producer was last heard
-    of. The chunk sizes belong to the cache; the lengths say how far the source's own copy goes.
+    of. The rest is for copies in the cache: how large chunks are, below what nothing comes, and up to where the data go
+    that the index pieces speak of.
     """
 
     segment: Segment | None = None
@@ -66,8 +67,9 @@ class Batch:
     beat_us: int = 0
     data_chunk_bytes: int = 0
     index_chunk_bytes: int = 0
-    data_length: int = 0
-    index_length: int = 0
+    data_start: int = 0
+    index_start: int = 0
+    data_needed: int = 0
 
     @property
     def size(self) -> int:
