@@ -102,24 +102,25 @@ class Copying:
     # ---- the thread that listens
 
     def _run(self) -> None:
-        failed = 0
+        turn = failures = 0
         while not self._stopped:
-            writer = self.order.writers[failed % len(self.order.writers)]
+            writers = self.order.writers
+            writer = writers[turn % len(writers)]
+            self._note(state="starting")
             try:
-                self._once(writer)
-                failed += 1  # a writer that ends a call without a word is stopping: try the next
+                self._once(writer)  # a writer that ends a call without a word is stopping
             except Superseded as displaced:
                 self._note(state="superseded", problem=str(displaced))
                 return
             except TailraceError as problem:
-                if self._running.state == "running":
-                    failed = 0 if len(self.order.writers) == 1 else self.order.writers.index(writer)
-                failed += 1
+                ran = self._running.state == "running"
+                failures = 1 if ran else failures + 1
                 self._note(state="failed", problem=str(problem))
-            rounds = failed // len(self.order.writers)  # all of them are tried once before the first wait
-            if rounds and not self._stopped:
+            turn = writers.index(writer) + 1  # another one at once …
+            if failures >= len(writers) and not self._stopped:  # … but when all were tried, after a while
+                pause_s = min(RETRY_S * 2 ** min(failures // len(writers), 10), RETRY_S_MAX)
                 with self._changing:
-                    self._changing.wait_for(lambda: self._stopped, min(RETRY_S * 2 ** min(rounds, 10), RETRY_S_MAX))
+                    self._changing.wait_for(lambda: self._stopped, pause_s)
 
     def _once(self, writer: str) -> None:
         opening, source = self._begin(self.order)
