@@ -123,7 +123,8 @@ DOORS = {
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
-    "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
+    "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
+    "VirtualClock VirtualNetwork VirtualTime",
 }
 
 
