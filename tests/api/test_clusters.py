@@ -11,9 +11,9 @@ from test_copies import STREAM, message_files
 import tailrace
 from conftest import wait_until
 from tailrace.coordination import SqliteCoordination
+from tailrace.copytree.world_record import load, publish_trees
 from tailrace.model import CopyTree, Hop
 from tailrace.node.cluster import ClusterNode
-from tailrace.node.cluster_registry import ClusterRegistry
 
 
 class Clusters:
@@ -32,7 +32,7 @@ class Clusters:
         tree = CopyTree(
             stream=STREAM, source=source, hops=tuple(Hop(upstream=up, downstream=down) for up, down in hops)
         )
-        ClusterRegistry(self.store).plant([tree])
+        publish_trees(self.store, {STREAM: tree})
         return tree
 
     def start(self, cluster: str, number: int = 0, roles: Sequence[str] = ("reader", "writer", "scheduler")) -> None:
@@ -227,7 +227,7 @@ def test_of_two_cache_operations_the_older_stops(clusters: Clusters) -> None:
             newer = Reader("newer", "a", ClusterPlace(world), SystemClock())
             try:
                 address = clusters.nodes["b-1"].addresses["writer"]
-                epoch = ClusterRegistry(clusters.store).trees()[0].epoch
+                epoch = load(clusters.store).epochs[STREAM]
                 newer.order(
                     [
                         Order(operation=Operation(STREAM, 0, storage, "b"), writers=(address,), origin="a", epoch=epoch)

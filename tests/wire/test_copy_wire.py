@@ -48,6 +48,7 @@ BATCH = st.builds(
     data_start=NUMBER,
     index_start=NUMBER,
     data_needed=NUMBER,
+    behind_bytes=NUMBER,
 )
 OPENING = st.builds(
     Opening, operation=OPERATION, source=NAME, origin=NAME, settings=st.binary(max_size=99), epoch=NUMBER, reader=NAME

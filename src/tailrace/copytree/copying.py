@@ -202,6 +202,7 @@ class _Sending:
                         )
                     continue
                 batch = self._source.beat()
+            batch = replace(batch, behind_bytes=behind_bytes)
             beat_s = now_s + copying._beat_s
             self._window.sent(batch.size)
             copying._note(copied_bytes=copying._running.copied_bytes + batch.size, behind_bytes=behind_bytes)

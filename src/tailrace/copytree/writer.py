@@ -7,10 +7,11 @@ come meanwhile. What waits in between is bounded by the window that the reader w
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..errors import Closed, Superseded, TailraceError, WireRefused
+from ..env import Clock, SystemClock
+from ..errors import Busy, Closed, Superseded, TailraceError, WireRefused
 from ..files import Files
 from ..wire import Batch, Opening, Operation, Standing
 from .compression import expand
@@ -84,6 +85,16 @@ class _Waiting:
             return taken or None
 
 
+@dataclass(slots=True)
+class Arrival:
+    """How an operation stands here: when its reader was last heard, and how much it had still to send."""
+
+    opening: Opening
+    stop: Callable[[], None]
+    heard_s: float
+    behind_bytes: int | None = None
+
+
 class Writer:
     """Implements CopyService. `admit` raises for what this cluster does not take."""
 
@@ -95,24 +106,31 @@ class Writer:
         admit: Callable[[Opening], None] = lambda opening: None,
         window_bytes: int = WINDOW_BYTES,
         operations_max: int = 256,
+        clock: Clock | None = None,
     ) -> None:
         self.cluster, self._place, self._admit = cluster, place, admit
         self._window_bytes, self._operations_max = window_bytes, operations_max
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._running: dict[Operation, tuple[Opening, Callable[[], None]]] = {}
+        self._running: dict[Operation, Arrival] = {}
         self._closed = False
         self.taken_bytes = 0
 
     @property
     def running(self) -> list[Opening]:
         with self._lock:
-            return [opening for opening, _ in self._running.values()]
+            return [arrival.opening for arrival in self._running.values()]
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        with self._lock:
+            return list(self._running.values())
 
     def close(self) -> None:
         """End all operations; their readers look for another writer."""
         with self._lock:
             self._closed = True
-            stops = [stop for _, stop in self._running.values()]
+            stops = [arrival.stop for arrival in self._running.values()]
         for stop in stops:
             stop()
 
@@ -124,14 +142,14 @@ class Writer:
         settings = StreamSettings.parse(opening.settings, operation.stream)
         if operation.shard >= settings.config.shards:
             raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
-        self._enter(opening, stop)
+        arrival = self._enter(opening, stop)
         try:
             here = adopt(self._place.files, operation.stream, opening.origin, settings)
-            yield from self._run(self._target(opening, here), batches)
+            yield from self._run(self._target(opening, here), batches, arrival)
         finally:
             self._leave(opening)
 
-    def _run(self, target: Target, batches: Iterator[Batch]) -> Iterator[Standing]:
+    def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival) -> Iterator[Standing]:
         waiting = _Waiting(self._window_bytes)
         receiver = threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True)
         try:
@@ -139,6 +157,7 @@ class Writer:
             receiver.start()
             while (taken := waiting.take()) is not None:
                 standing = target.take(taken)
+                arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), taken[-1].behind_bytes
                 self.taken_bytes += sum(batch.size for batch in taken)
                 yield replace(standing, window_bytes=self._window_bytes)
         finally:
@@ -156,27 +175,26 @@ class Writer:
             on_roll=lambda: self._place.rolled(operation.stream, operation.shard),
         )
 
-    def _enter(self, opening: Opening, stop: Callable[[], None]) -> None:
+    def _enter(self, opening: Opening, stop: Callable[[], None]) -> Arrival:
         """A newer operation displaces the one that runs here; one of an older tree does not."""
         operation = opening.operation
         with self._lock:
             if self._closed:
                 raise Closed(f"{operation}: this writer is stopping; try another")
             before = self._running.get(operation)
-            if before is not None and before[0].epoch > opening.epoch:
-                raise Superseded(f"{operation}: {before[0].source} copies to it, by a newer tree")
+            if before is not None and before.opening.epoch > opening.epoch:
+                raise Superseded(f"{operation}: {before.opening.source} copies to it, by a newer tree")
             if before is None and len(self._running) >= self._operations_max:
-                from ..errors import Busy
-
                 raise Busy(f"{operation}: this writer has {self._operations_max} operations; try another")
-            self._running[operation] = (opening, stop)
+            arrival = self._running[operation] = Arrival(opening, stop, self._clock.monotonic_s())
         if before is not None:
-            before[1]()
+            before.stop()
+        return arrival
 
     def _leave(self, opening: Opening) -> None:
         with self._lock:
             now = self._running.get(opening.operation)
-            if now is not None and now[0] is opening:
+            if now is not None and now.opening is opening:
                 del self._running[opening.operation]
 
 

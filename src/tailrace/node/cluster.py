@@ -4,7 +4,10 @@ It finds the others in the world's store. On one machine they talk by sockets in
 between machines by the address that each is given.
 """
 
+import logging
+import math
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,16 +16,21 @@ from typing import Any
 from ..config import TlsConfig
 from ..coordination import Coordination
 from ..copytree import Reader, ReaderLink, Route, Scheduler, Writer, score
+from ..copytree.router import Router
+from ..copytree.world_record import load
 from ..env import Clock, SystemClock
 from ..errors import ConfigError, Denied, TailraceError
 from ..native.hints import Waiter
 from ..wire import Opening, Operation
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
+from .cluster_reports import HEAD_BYTES, ClusterReports, Health, unreachable
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
 
 ROLES = ("reader", "writer", "scheduler")
+LATE_S = 2.0  # a reader upstream that was silent for so long is stuck, or cut off
+_LOG = logging.getLogger(__name__)
 
 
 class ClusterNode:
@@ -48,12 +56,14 @@ class ClusterNode:
         if unknown or not roles:
             raise ConfigError(f"roles={','.join(roles)}: use some of {', '.join(ROLES)}")
         self._world, self._cluster, self._number = world, cluster, number
+        self._store = store
         self._registry, self._tls, self._admits = ClusterRegistry(store), tls, frozenset(admits)
         self._compression = compression
         self._clock = clock or SystemClock()
         self._place = ClusterPlace(world)
         self._folder = make_world_folder(root)
         self._waiter = self._make_waiter()
+        self._closed = threading.Event()
         self.reader: Reader | None = None
         self.writer: Writer | None = None
         self.scheduler: Scheduler | None = None
@@ -68,6 +78,8 @@ class ClusterNode:
                 )
                 undo.callback(self.scheduler.close)
                 undo.callback(self._registry.follow(self._nudge).close)
+                undo.callback(ClusterReports(store, cluster, self._health).close)
+                self._route(undo)
             if self.writer is not None or self.scheduler is not None:
                 self._serve(undo, listen)
             if "reader" in roles:
@@ -78,6 +90,7 @@ class ClusterNode:
             self._undo = undo.pop_all()
 
     def close(self) -> None:
+        self._closed.set()
         if self._waiter is not None:
             self._waiter.stop()
         self._undo.close()
@@ -103,6 +116,41 @@ class ClusterNode:
                 undo.callback(self._registry.announce(self._cluster, role, name, address).close)
                 self.addresses[role] = address
 
+    def _route(self, undo: ExitStack) -> None:
+        """Whoever schedules can make the trees; one of all in the world does, by lease."""
+        router = Router(self._store, f"{self._cluster}-{self._number}")
+        thread = threading.Thread(target=self._keep_routing, args=(router,), name="tailrace router", daemon=True)
+        undo.callback(thread.join, 5.0)
+        undo.callback(router.close)
+        thread.start()
+
+    def _keep_routing(self, router: Router) -> None:
+        while not self._closed.is_set():
+            try:
+                router.run()
+                return
+            except Exception as problem:  # the store is away, or what is in it makes no sense: trees stay as they are
+                if not self._closed.is_set():
+                    _LOG.warning("routing: %s", problem)
+                self._closed.wait(1.0)
+
+    def _health(self) -> Health:
+        running = {} if self.scheduler is None else self.scheduler.running
+        arrivals = [] if self.writer is None else self.writer.arrivals
+        now_s = self._clock.monotonic_s()
+        durable = [one for one in arrivals if one.opening.operation.storage == "durable"]
+        streams = {one.opening.operation.stream for one in durable}
+        behind = {
+            one.opening.operation.stream
+            for one in durable
+            if one.behind_bytes is None or one.behind_bytes >= HEAD_BYTES
+        }
+        return Health(
+            late=frozenset(one.opening.operation.stream for one in durable if now_s > one.heard_s + LATE_S),
+            cut=unreachable(running),
+            caught_up=frozenset(streams - behind),
+        )
+
     def _dial(self, address: str) -> Any:
         from ..wire import CopyPeer
 
@@ -119,34 +167,28 @@ class ClusterNode:
     def _admit(self, opening: Opening) -> None:
         """Only along a tree that this cluster knows, or may come to know: the parent may have heard first."""
         operation = opening.operation
-        for planted in self._registry.trees():
-            if planted.tree.stream == operation.stream:
-                if self._cluster not in planted.tree and planted.epoch >= opening.epoch:
-                    raise Denied(f"{operation}: {self._cluster} is not in the tree of this stream")
-                return
-        raise Denied(f"{operation}: the world has no such stream")
+        state = load(self._store)
+        tree = state.trees.get(operation.stream)
+        if tree is None:
+            raise Denied(f"{operation}: the world has no such stream")
+        if self._cluster not in tree and state.epochs[operation.stream] >= opening.epoch:
+            raise Denied(f"{operation}: {self._cluster} is not in the tree of this stream")
 
     # ---- for the scheduler
 
     def _routes(self) -> list[Route]:
-        routes = []
-        for planted in self._registry.trees():
-            tree = planted.tree
-            for target in tree.downstream(self._cluster) if self._cluster in tree else ():
-                hop = tree.hop(target)
-                limit = 0 if hop is None or hop.bytes_per_s_max == float("inf") else round(hop.bytes_per_s_max)
-                routes.append(
-                    Route(
-                        stream=tree.stream,
-                        origin=tree.source,
-                        target=target,
-                        writers=tuple(self._addresses(target, "writer")),
-                        epoch=planted.epoch,
-                        compression=self._compression,
-                        bytes_per_s=limit,
-                    )
-                )
-        return routes
+        return [
+            Route(
+                stream=sending.stream,
+                origin=sending.source,
+                target=sending.target,
+                writers=tuple(self._addresses(sending.target, "writer")),
+                epoch=sending.epoch,
+                compression=self._compression,
+                bytes_per_s=0 if sending.bytes_per_s_max == math.inf else round(sending.bytes_per_s_max / 2),
+            )
+            for sending in load(self._store).sends(self._cluster)
+        ]
 
     def _is_mine(self, operation: Operation) -> bool:
         """Schedulers of a cluster share the operations, as far as they know of each other."""

@@ -67,6 +67,7 @@ def encode_batch(batch: Batch) -> bytes:
         data_start=batch.data_start,
         index_start=batch.index_start,
         data_needed=batch.data_needed,
+        behind_bytes=batch.behind_bytes,
     )
     if (segment := batch.segment) is not None:
         message.created_us, message.data_base, message.index_base = _numbers(segment)
@@ -104,8 +105,8 @@ def _batch(message: pb.Batch) -> Batch:
     _require(not message.pieces or message.created_us > 0, "pieces of no segment")
     sizes = message.data_chunk_bytes, message.index_chunk_bytes
     _require(max(sizes) <= _CHUNK_BYTES_MAX, f"chunks of {max(sizes)} bytes")
-    others = message.oldest_us, message.beat_us, message.data_start, message.index_start, message.data_needed
-    _require(max(others) <= _NUMBER_MAX, "a number above 2**63")
+    numbers = message.oldest_us, message.beat_us, message.data_start, message.index_start, message.data_needed
+    _require(max(*numbers, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
     return Batch(
         segment=_segment(message),
         pieces=tuple(map(_piece, message.pieces)),
@@ -116,6 +117,7 @@ def _batch(message: pb.Batch) -> Batch:
         data_start=message.data_start,
         index_start=message.index_start,
         data_needed=message.data_needed,
+        behind_bytes=message.behind_bytes,
     )
 
 

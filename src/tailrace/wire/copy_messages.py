@@ -70,6 +70,7 @@ class Batch:
     data_start: int = 0
     index_start: int = 0
     data_needed: int = 0
+    behind_bytes: int = 0  # what the source has beyond this batch
 
     @property
     def size(self) -> int:

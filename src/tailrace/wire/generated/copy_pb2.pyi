@@ -41,7 +41,7 @@ class Piece(_message.Message):
     def __init__(self, track: _Optional[int] = ..., offset: _Optional[int] = ..., content: _Optional[bytes] = ..., raw_bytes: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("created_us", "data_base", "index_base", "pieces", "oldest_us", "beat_us", "data_chunk_bytes", "index_chunk_bytes", "data_start", "index_start", "data_needed")
+    __slots__ = ("created_us", "data_base", "index_base", "pieces", "oldest_us", "beat_us", "data_chunk_bytes", "index_chunk_bytes", "data_start", "index_start", "data_needed", "behind_bytes")
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     DATA_BASE_FIELD_NUMBER: _ClassVar[int]
     INDEX_BASE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class Batch(_message.Message):
     DATA_START_FIELD_NUMBER: _ClassVar[int]
     INDEX_START_FIELD_NUMBER: _ClassVar[int]
     DATA_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
     created_us: int
     data_base: int
     index_base: int
@@ -64,7 +65,8 @@ class Batch(_message.Message):
     data_start: int
     index_start: int
     data_needed: int
-    def __init__(self, created_us: _Optional[int] = ..., data_base: _Optional[int] = ..., index_base: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., oldest_us: _Optional[int] = ..., beat_us: _Optional[int] = ..., data_chunk_bytes: _Optional[int] = ..., index_chunk_bytes: _Optional[int] = ..., data_start: _Optional[int] = ..., index_start: _Optional[int] = ..., data_needed: _Optional[int] = ...) -> None: ...
+    behind_bytes: int
+    def __init__(self, created_us: _Optional[int] = ..., data_base: _Optional[int] = ..., index_base: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., oldest_us: _Optional[int] = ..., beat_us: _Optional[int] = ..., data_chunk_bytes: _Optional[int] = ..., index_chunk_bytes: _Optional[int] = ..., data_start: _Optional[int] = ..., index_start: _Optional[int] = ..., data_needed: _Optional[int] = ..., behind_bytes: _Optional[int] = ...) -> None: ...
 
 class ToWriter(_message.Message):
     __slots__ = ("opening", "batch")
