@@ -215,6 +215,33 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinationConfig:
+    """Where the coordination store is: a SQLite file of one machine, or the members of an etcd cluster.
+
+    Over TLS, a member's certificate must have the host of its endpoint among its names.
+    """
+
+    etcd: tuple[str, ...] = ()  # host:port of each member; empty: a file beside the world's own
+    prefix: str = "/tailrace/"  # of our keys: several worlds may share one etcd, each with its own
+    tls: TlsConfig | None = None
+    deadline_s: float = 5.0  # of one call, with all its attempts
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for endpoint in self.etcd:
+            host, colon, port = endpoint.rpartition(":")
+            _require(
+                bool(host) and colon == ":" and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535,
+                "etcd",
+                endpoint,
+                "host:port, without http:// before it",
+            )
+        _require(len(set(self.etcd)) == len(self.etcd), "etcd", self.etcd, "each endpoint once")
+        _require(0 < len(self.prefix) <= 200 and "\0" not in self.prefix, "prefix", self.prefix, "1 to 200 characters")
+        _require(0 < self.deadline_s <= 3600, "deadline_s", self.deadline_s, "more than 0, up to 3600")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     """tailrace.toml. A stream's own table begins from `defaults`, not from ours."""
 
@@ -225,6 +252,7 @@ class WorldConfig:
     caches: Mapping[str, CacheConfig] = field(default_factory=dict)
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
+    coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)

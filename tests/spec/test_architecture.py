@@ -115,14 +115,19 @@ DOORS = {
     "Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
-    "CopyService DigestReply Engine FetchPart HASH_BYTES ListPart LookupReply MutateReply Opening Operation Order "
-    "Orders Piece Report Running Server Shared Standing StatsReply Storage TICKET_BYTES TouchReply Version WorkCall "
-    "WorkService serve serve_copies",
-    "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Scheduler Source "
-    "StreamSettings Target Writer read_origin score",
+    "CopyService DigestReply Engine EtcdCompare EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut "
+    "EtcdRefused EtcdWatch FetchPart HASH_BYTES KeyValue ListPart LookupReply MutateReply Opening "
+    "Operation Order Orders Piece RangeReply Report Running Server Shared Standing StatsReply "
+    "Storage TICKET_BYTES TouchReply TxnReply Version WatchEvent WatchPart WorkCall WorkService "
+    "serve serve_copies",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
+    "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Router "
+    "RouterConfig Scheduler Sending Source StreamSettings Target WorldFollower WorldState Writer change_map load "
+    "publish_trees report score",
+    "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
+    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
     "VirtualClock VirtualNetwork VirtualTime",
 }

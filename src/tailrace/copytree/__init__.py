@@ -1,4 +1,4 @@
-"""The copy tree: routes of streams between clusters, and the readers, writers and schedulers that bear them."""
+"""The copy tree: which cluster copies from which, and the readers, writers and schedulers that bear it."""
 
 from .cache_source import CacheSource
 from .cache_target import CacheTarget
@@ -7,10 +7,12 @@ from .durable_source import DurableSource
 from .durable_target import DurableTarget
 from .reader import Reader
 from .reader_link import ReaderLink
+from .router import Router, RouterConfig
 from .routes import Route
 from .schedule import score
 from .scheduler import Scheduler
-from .settings import StreamSettings, read_origin
+from .settings import StreamSettings
+from .world_record import Sending, WorldFollower, WorldState, change_map, load, publish_trees, report
 from .writer import Target, Writer
 
 __all__ = [
@@ -21,11 +23,19 @@ __all__ = [
     "Reader",
     "ReaderLink",
     "Route",
+    "Router",
+    "RouterConfig",
     "Scheduler",
+    "Sending",
     "Source",
     "StreamSettings",
     "Target",
+    "WorldFollower",
+    "WorldState",
     "Writer",
-    "read_origin",
+    "change_map",
+    "load",
+    "publish_trees",
+    "report",
     "score",
 ]

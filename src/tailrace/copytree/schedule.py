@@ -75,7 +75,7 @@ def score(what: str, who: str) -> int:
     share.
 
     >>> sorted(["r0", "r1", "r2"], key=lambda who: score("prices/0", who))
-    ['r2', 'r1', 'r0']
+    ['r1', 'r0', 'r2']
     """
     return int.from_bytes(blake2b(f"{what}\0{who}".encode(), digest_size=8).digest(), "big")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..config import StreamConfig, decode
 from ..errors import ConfigError, FileMissing, NameRefused, WireRefused
 from ..files import Files
+from ..files.origins import read_origin, write_origin
 from ..model import check_name
 
 VERSION = 1
@@ -42,17 +43,6 @@ def read_settings(files: Files, stream: str) -> StreamSettings | None:
         return None
 
 
-def read_origin(files: Files, stream: str) -> str | None:
-    """Where a stream is produced, if what lies here is a copy; None: it is produced here."""
-    try:
-        table = json.loads(files.read(f"streams/{stream}/copy.json"))
-        return check_name(table["origin"], "cluster")
-    except FileMissing:
-        return None
-    except (ValueError, KeyError, TypeError, NameRefused):
-        return "an unknown cluster"  # a note that cannot be read is still a note
-
-
 def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> StreamSettings:
     """Make the stream a copy with these settings, if it is not one yet; the settings that hold here."""
     here = read_settings(files, stream)
@@ -66,8 +56,7 @@ def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> S
     if here is not None:  # the origin has deleted it and made it anew: what lies here is of the old one
         files.delete_folder(f"streams/{stream}")
     files.make_folder(f"streams/{stream}")
-    note = json.dumps({"version": VERSION, "origin": origin}) + "\n"
-    files.publish(f"streams/{stream}/copy.json", note.encode())
+    write_origin(files, stream, origin)
     files.publish(f"streams/{stream}/stream.json", settings.raw, replace=False)
     found = read_settings(files, stream)
     if found is None or found.incarnation != settings.incarnation:

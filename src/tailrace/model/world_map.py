@@ -34,7 +34,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for role in ("cache", "reader", "writer", "scheduler"):
-            _require(0 <= getattr(self, role) <= 100_000, f"sizes.{role}", getattr(self, role), "0 to 100000")
+            _require(0 <= getattr(self, role) <= 100_000, role, getattr(self, role), "0 to 100000")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,12 @@ from ..config import (
     decode,
     parse_world,
 )
-from ..coordination import Coordination, SqliteCoordination
-from ..copytree.settings import read_origin
+from ..coordination import Coordination
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, StreamExists
 from ..files import Files, PosixFiles
 from ..files.lengths import hint_slot
+from ..files.origins import read_origin
 from ..model import check_name
 from ..native.hints import Hints
 from ..streams import (
@@ -48,6 +48,7 @@ from ..streams import (
     View,
     collect,
 )
+from .coordination_store import has_coordination, may_coordinate, open_coordination
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
@@ -61,14 +62,15 @@ CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    files, database = PosixFiles(root), os.path.join(root, "coordination.db")
+    files, settings = PosixFiles(root), config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    coordination = settings.coordination
     return World(
         files=files,
-        coordination=lambda: SqliteCoordination(database),
-        has_coordination=lambda: os.path.exists(database),
-        may_coordinate=lambda: os.access(database, os.W_OK),
+        coordination=lambda: open_coordination(coordination, root),
+        has_coordination=lambda: has_coordination(coordination, root),
+        may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+        config=settings,
         root=root,
     )
 

@@ -1,4 +1,4 @@
-"""How processes talk: of a cache, and of the copy tree. Messages, servers and peers over gRPC, mutual TLS.
+"""How processes talk: of a cache, of the copy tree, and with etcd. Messages, servers and peers over gRPC, mutual TLS.
 
 Nothing above this room sees gRPC, and importing this room does not load it: servers and peers do, when they are first
 named.
@@ -22,6 +22,19 @@ from .copy_messages import (
     Storage,
     WorkService,
 )
+from .etcd_messages import (
+    EtcdCompare,
+    EtcdDelete,
+    EtcdGet,
+    EtcdOperation,
+    EtcdPut,
+    EtcdRefused,
+    KeyValue,
+    RangeReply,
+    TxnReply,
+    WatchEvent,
+    WatchPart,
+)
 from .messages import (
     HASH_BYTES,
     TICKET_BYTES,
@@ -43,6 +56,7 @@ from .service import Authorize, BackendService
 if TYPE_CHECKING:
     from .copy_peer import CopyCall, CopyPeer, WorkCall
     from .copy_server import serve_copies
+    from .etcd import EtcdPeer, EtcdWatch
     from .peer import BackendPeer
     from .server import Server, serve
 
@@ -61,7 +75,16 @@ __all__ = [
     "CopyService",
     "DigestReply",
     "Engine",
+    "EtcdCompare",
+    "EtcdDelete",
+    "EtcdGet",
+    "EtcdOperation",
+    "EtcdPeer",
+    "EtcdPut",
+    "EtcdRefused",
+    "EtcdWatch",
     "FetchPart",
+    "KeyValue",
     "ListPart",
     "LookupReply",
     "MutateReply",
@@ -70,6 +93,7 @@ __all__ = [
     "Order",
     "Orders",
     "Piece",
+    "RangeReply",
     "Report",
     "Running",
     "Server",
@@ -78,7 +102,10 @@ __all__ = [
     "StatsReply",
     "Storage",
     "TouchReply",
+    "TxnReply",
     "Version",
+    "WatchEvent",
+    "WatchPart",
     "WorkCall",
     "WorkService",
     "serve",
@@ -90,6 +117,8 @@ _LAZY = {
     "BackendPeer": "peer",
     "CopyCall": "copy_peer",
     "CopyPeer": "copy_peer",
+    "EtcdPeer": "etcd",
+    "EtcdWatch": "etcd",
     "Server": "server",
     "WorkCall": "copy_peer",
     "serve": "server",

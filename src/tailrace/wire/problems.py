@@ -1,6 +1,6 @@
 """Errors of ours as statuses of gRPC, and back. What is not known to be harmless counts as "nobody knows"."""
 
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import grpc
 
@@ -16,7 +16,17 @@ from ..errors import (
     WireProblem,
     WireRefused,
 )
-from .methods import Method
+
+
+class Called(Protocol):
+    """A method, as far as errors go."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def changes(self) -> bool: ...
+
 
 _EFFECT_KEY: Final = "tailrace-took-effect"
 _EFFECTS: Final[dict[bool | None, str]] = {False: "no", True: "yes", None: "unknown"}
@@ -46,7 +56,7 @@ def refuse(context: grpc.ServicerContext, problem: BaseException) -> NoReturn:
     context.abort(code, text[:_TEXT_CHARS_MAX])
 
 
-def problem_of(failed: grpc.RpcError, method: Method, address: str, deadline_s: float) -> WireProblem:
+def problem_of(failed: grpc.RpcError, method: Called, address: str, deadline_s: float) -> WireProblem:
     """What a failed call means to the one who made it."""
     problem = problem_of_stream(failed, method.name, address, deadline_s)
     if not method.changes:

@@ -66,16 +66,16 @@ def _reason(task: Task, state: Improvement, v: int) -> Reason:
 
 
 def _why(task: Task, state: Improvement, v: int, possible: list[Alternative]) -> str:
-    u, price = state.parents[v], task.ground.price
-    ways_in = [price[other][v] for other in task.members if other != v and price[other][v] < math.inf]
+    price, place = task.ground.price, task.ground.place
+    mine = price[state.parents[v]][v]
+    prices = [price[place[one.upstream]][v] for one in possible]
     relay = "it passes the stream on without wanting it; " if v in set(task.relays) else ""
-    if len(ways_in) == 1:
-        return f"{relay}the only link that leads there"
     if not possible:
-        return f"{relay}no other way fits the limits"
-    if price[u][v] > min(ways_in):
-        return f"{relay}the cheapest that fits the whole tree: {possible[0].against} from {possible[0].upstream}"
-    if ways_in.count(price[u][v]) > 1:
+        return f"{relay}there is no other way that fits"
+    if mine > min(prices):
+        cheaper = possible[prices.index(min(prices))]
+        return f"{relay}cheaper from {cheaper.upstream}, but {cheaper.against}"
+    if mine == min(prices):
         return f"{relay}as cheap as any, and better placed"
     return f"{relay}the cheapest way in"
 
