@@ -34,8 +34,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class ClusterNode:
-    """`listen`: where other machines reach this process, "host:port"; one door for all its roles. `number` tells it
-    from the others of its kind."""
+    """`listen`: where other machines reach this process, "host:port"; one door for all its roles. `advertise`: what is
+    told them, if that differs. `number` tells it from the others of its kind."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class ClusterNode:
         *,
         number: int = 0,
         listen: str | None = None,
+        advertise: str | None = None,
         tls: TlsConfig | None = None,
         admits: Sequence[str] = (),
         compression: str = "",
@@ -81,7 +82,7 @@ class ClusterNode:
                 undo.callback(ClusterReports(store, cluster, self._health).close)
                 self._route(undo)
             if self.writer is not None or self.scheduler is not None:
-                self._serve(undo, listen)
+                self._serve(undo, listen, advertise)
             if "reader" in roles:
                 self.reader = Reader(f"{cluster}-{number}-{os.getpid()}", cluster, self._place, self._clock, tls=tls)
                 undo.callback(self.reader.close)
@@ -97,7 +98,7 @@ class ClusterNode:
 
     # ---- inside
 
-    def _serve(self, undo: ExitStack, listen: str | None) -> None:
+    def _serve(self, undo: ExitStack, listen: str | None, advertise: str | None) -> None:
         from ..wire import serve_copies
 
         own = f"unix:{self._folder}/{'writer' if self.writer is not None else 'scheduler'}-{self._number}"
@@ -109,7 +110,7 @@ class ClusterNode:
             admit=self._check_names,
         )
         undo.callback(server.close, 0.2)
-        address = server.addresses[-1]
+        address = advertise or server.addresses[-1]
         for role, there in (("writer", self.writer), ("scheduler", self.scheduler)):
             if there is not None:
                 name = f"{self._number:05d}"

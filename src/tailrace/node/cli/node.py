@@ -45,6 +45,12 @@ def node(
             "--listen", metavar="HOST:PORT", help="Take calls from other hosts here. Port 0: any.", show_default=False
         ),
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise", metavar="ADDRESS", help="Where others find us, if not at --listen.", show_default=False
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +125,7 @@ def node(
                         copying,
                         number=number,
                         listen=listen,
+                        advertise=advertise,
                         tls=tls,
                         admits=peers or (),
                         compression="" if compression == "none" else compression,
