@@ -431,7 +431,7 @@ class Copying:
             if not self._begun:
                 self._begun, self.state = True, "running"
                 self._source.begin(answer)
-            assert self._window.taken(answer.taken_bytes, answer.window_bytes)
+            assert self._window.taken(answer.taken_bytes, answer.window_bytes, self._heard_s)
             self._send()
 
     def _come_back(self) -> None:
@@ -469,7 +469,7 @@ class Copying:
                     return
                 batch = self._source.beat()
             self._beat_s = now_s
-            self._window.sent(batch.size)
+            self._window.sent(batch.size, now_s)
             self._end.send(batch)
 
 

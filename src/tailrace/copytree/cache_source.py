@@ -53,12 +53,13 @@ class CacheSource:
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
         self._standing = Standing()
         self._at: _Sent | None = None
+        self._look: SegmentLengths | None = None
         self._told: ShardLengths | None = None
         self._reading: deque[Future[Batch | _Gap]] = deque()
 
     def begin(self, standing: Standing) -> None:
         """Where the target's own file stands: the copy begins at that chunk (A42)."""
-        self._standing, self._at = standing, None
+        self._standing, self._at, self._look = standing, None, None
 
     @property
     def behind_bytes(self) -> int:
@@ -77,18 +78,13 @@ class CacheSource:
         layers = self._layers()
         if layers is None:
             return None
-        try:
-            self._told = told_lengths(layers, self._incarnation, self._operation.shard)
-        except TailraceError:  # without the cache there is nothing to copy; the files go their own way
+        # What one look has shown is sent to its end, data and index, before the next look: a stream that never rests
+        # would else have new data each time, and its index would never come.
+        if self._look is None or not self._has_more(self._look):
+            self._look = self._found(layers)
+        if (mine := self._look) is None:
             return None
-        if self._told is None:
-            return None
-        mine = self._choose(self._told)
-        for track in TRACKS:
-            size = min(mine.cached(track) - self._sent(track), self._piece_bytes, max(room_bytes, 1))
-            if size > 0:
-                return self._read(layers, mine, track, size)
-        return None
+        return self._batch(layers, mine, min(max(room_bytes, 1), self._piece_bytes))
 
     def beat(self) -> Batch:
         return Batch(beat_us=self._told.beat_us if self._told is not None else 0)
@@ -98,6 +94,13 @@ class CacheSource:
             future.cancel()
 
     # ---- inside
+
+    def _found(self, layers: Layers) -> SegmentLengths | None:
+        try:
+            self._told = told_lengths(layers, self._incarnation, self._operation.shard)
+        except TailraceError:  # without the cache there is nothing to copy; the files go their own way
+            return None
+        return None if self._told is None else self._choose(self._told)
 
     def _sent(self, track: Track) -> int:
         assert self._at is not None
@@ -117,7 +120,11 @@ class CacheSource:
         return self._enter(told.newest if mine is None else mine)
 
     def _has_more(self, mine: SegmentLengths) -> bool:
-        return any(mine.cached(track) > self._sent(track) for track in TRACKS)
+        return (
+            self._at is not None
+            and self._at.segment == mine.segment
+            and any(mine.cached(track) > self._sent(track) for track in TRACKS)
+        )
 
     def _enter(self, lengths: SegmentLengths) -> SegmentLengths:
         there = self._standing if self._standing.segment == lengths.segment else Standing()
@@ -135,10 +142,9 @@ class CacheSource:
                 start = _chunk_start(lengths.cached(track), lengths, track)
                 self._at.start[track] = self._at.sent[track] = start
 
-    def _read(self, layers: Layers, mine: SegmentLengths, track: Track, size: int) -> Batch | None:
+    def _batch(self, layers: Layers, mine: SegmentLengths, size_max: int) -> Batch | None:
+        """Both files in one, the data first: who has the index has its data."""
         assert self._at is not None
-        offset = self._at.sent[track]
-        self._at.sent[track] = offset + size
         head = Batch(
             segment=mine.segment,
             beat_us=self._told.beat_us if self._told is not None else 0,
@@ -148,18 +154,33 @@ class CacheSource:
             index_start=self._at.start["index"],
             data_needed=mine.data_cached,
         )
+        pieces: tuple[Piece, ...] = ()
+        for track in TRACKS:
+            size = min(mine.cached(track) - self._sent(track), size_max)
+            if size > 0:
+                size_max -= size
+                pieces += self._read(layers, head, mine, track, size)
+        return replace(head, pieces=pieces) if pieces else None
+
+    def _read(
+        self, layers: Layers, head: Batch, mine: SegmentLengths, track: Track, size: int
+    ) -> tuple[Piece] | tuple[()]:
+        assert self._at is not None
+        offset = self._at.sent[track]
+        self._at.sent[track] = offset + size
         try:
             found, missing = cached_bytes(layers, self._incarnation, self._operation.shard, mine, track, offset, size)
         except TailraceError:
             found, missing = memoryview(bytearray(size)), [(offset, offset + size)]
         if not missing:
-            return _with(head, track, offset, found)
+            return (Piece(track, offset, found),)
         if self._pool is None:
-            return self._mended(self._mend(head, mine.segment, track, offset, found, missing))
+            mended = self._mended(self._mend(head, mine.segment, track, offset, found, missing))
+            return () if mended is None else (mended.pieces[0],)
         future = self._pool.submit(self._mend, head, mine.segment, track, offset, found, missing)
         self._reading.append(future)
         future.add_done_callback(lambda _: self._wake())
-        return None
+        return ()
 
     def _mend(
         self,
@@ -181,7 +202,7 @@ class CacheSource:
         if count < end - start:
             return _Gap(segment, track, end)
         found[start - offset : end - offset] = buffer
-        return _with(head, track, offset, found)
+        return replace(head, pieces=(Piece(track, offset, found),))
 
     def _mended(self, result: "Batch | _Gap") -> Batch | None:
         """In a cluster that has a copy itself the file may be behind the cache, and the chunk gone: the copy has a gap
@@ -206,7 +227,3 @@ class _Gap:
 
 def _chunk_start(length: int, lengths: SegmentLengths, track: Track) -> int:
     return length - length % lengths.chunk_bytes(track)
-
-
-def _with(head: Batch, track: Track, offset: int, content: memoryview) -> Batch:
-    return replace(head, pieces=(Piece(track, offset, content),))

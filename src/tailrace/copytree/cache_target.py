@@ -24,6 +24,7 @@ from .settings import StreamSettings
 TELL_S = 0.9  # how often lengths are told at least
 CHECK_S = 0.25  # how often the lock is looked at
 _LOOK_S = 0.02
+_LIST_S = 0.5  # how often the folder is looked at for new files
 _LOCK_S_MAX = 3.0
 
 
@@ -54,6 +55,7 @@ class CacheTarget:
         self._told_s = self._checked_s = float("-inf")
         self._views: dict[tuple[Segment, Track], View] = {}
         self._local: list[Segment] = []
+        self._looked_s = float("-inf")
         self._taken_bytes = 0
 
     def begin(self) -> Standing:
@@ -167,7 +169,10 @@ class CacheTarget:
     # ---- lengths
 
     def _tell(self, beat_us: int) -> None:
-        self._look()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._looked_s + _LIST_S or any(segment not in self._local for segment in self._writes):
+            self._looked_s = now_s
+            self._look()
         for segment in sorted(self._writes, key=lambda one: one.created_us):
             both = self._writes[segment]
             index = self._needs.get(segment, IndexNeeds()).covered(both["index"].length, both["data"].length)

@@ -165,7 +165,7 @@ class _Sending:
             if not self._begun:
                 self._source.begin(standing)
                 self._begun = True
-            fits = self._window.taken(standing.taken_bytes, standing.window_bytes)
+            fits = self._window.taken(standing.taken_bytes, standing.window_bytes, self._copying._clock.monotonic_s())
             self._changing.notify_all()
             return fits
 
@@ -204,7 +204,7 @@ class _Sending:
                 batch = self._source.beat()
             batch = replace(batch, behind_bytes=behind_bytes)
             beat_s = now_s + copying._beat_s
-            self._window.sent(batch.size)
+            self._window.sent(batch.size, now_s)
             copying._note(copied_bytes=copying._running.copied_bytes + batch.size, behind_bytes=behind_bytes)
             if rate := copying.order.bytes_per_s:
                 self._not_before_s = max(self._not_before_s, now_s) + batch.size / rate

@@ -16,7 +16,7 @@ from typing import Any
 from ..config import TlsConfig
 from ..coordination import Coordination
 from ..copytree import Reader, ReaderLink, Route, Scheduler, Writer, score
-from ..copytree.router import Router
+from ..copytree.router import Router, RouterConfig
 from ..copytree.world_record import load
 from ..env import Clock, SystemClock
 from ..errors import ConfigError, Denied, TailraceError
@@ -119,7 +119,7 @@ class ClusterNode:
 
     def _route(self, undo: ExitStack) -> None:
         """Whoever schedules can make the trees; one of all in the world does, by lease."""
-        router = Router(self._store, f"{self._cluster}-{self._number}")
+        router = Router(self._store, f"{self._cluster}-{self._number}", config=RouterConfig(step_s=0.2))
         thread = threading.Thread(target=self._keep_routing, args=(router,), name="tailrace router", daemon=True)
         undo.callback(thread.join, 5.0)
         undo.callback(router.close)

@@ -86,14 +86,26 @@ def test_a_segment_that_the_source_has_lost_is_left() -> None:
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30), st.integers(0, 40))
 def test_what_is_on_its_way_is_bounded_by_the_window_and_one_batch(steps: list[tuple[int, int]], granted: int) -> None:
     window, taken = Window(), 0
-    assert window.taken(0, granted)
+    assert window.taken(0, granted, 0.0)
     for want, done in steps:
         size = min(want, window.room_bytes)
         before = window.sent_bytes - window.taken_bytes
-        window.sent(size)
+        window.sent(size, 0.0)
         assert before == 0 or window.sent_bytes - window.taken_bytes <= max(granted, before)
         taken = min(taken + done, window.sent_bytes)
-        assert window.taken(taken, granted)
+        assert window.taken(taken, granted, 0.0)
         if taken == window.sent_bytes:
             assert window.room_bytes >= 1  # it never stops for good
-    assert not window.taken(window.sent_bytes + 1, granted)
+    assert not window.taken(window.sent_bytes + 1, granted, 0.0)
+
+
+def test_as_many_batches_are_on_their_way_as_the_way_is_long() -> None:
+    """Small ones are put together at the source while the writer is late."""
+    window, now_s = Window(), 0.0
+    window.taken(0, 1 << 20, now_s)
+    while window.room_bytes:
+        window.sent(10, now_s)
+    assert window.sent_bytes == 10 * window.batches_max
+    first = window.batches_max
+    window.taken(window.sent_bytes, 1 << 20, 0.1)  # a way of 100 ms
+    assert window.batches_max == first + 20

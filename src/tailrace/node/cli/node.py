@@ -1,6 +1,7 @@
 """`tailrace node`: one process of a deployment, in the foreground, until it is told to stop."""
 
 import signal
+import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,7 @@ EPILOG = examples(
 
 ROLES = ("cache", "reader", "writer", "scheduler")
 _LOOK_S = 0.5
+_SWITCH_S = 0.0005  # threads hand bytes on to each other: each must not wait long for its turn
 
 
 def node(
@@ -119,6 +121,7 @@ def node(
                 _tell_caches(served, as_json=json)
             if copying:
                 assert deployed is not None
+                sys.setswitchinterval(_SWITCH_S)
                 one = stack.enter_context(
                     deployed.node(
                         opened,
