@@ -24,7 +24,7 @@ from ..native.hints import Waiter
 from ..wire import Opening, Operation
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
-from .cluster_reports import HEAD_BYTES, ClusterReports, Health, unreachable
+from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, unreachable
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
 
@@ -65,6 +65,7 @@ class ClusterNode:
         self._folder = make_world_folder(root)
         self._waiter = self._make_waiter()
         self._closed = threading.Event()
+        self._caught_up: frozenset[str] = frozenset()
         self.reader: Reader | None = None
         self.writer: Writer | None = None
         self.scheduler: Scheduler | None = None
@@ -141,15 +142,18 @@ class ClusterNode:
         now_s = self._clock.monotonic_s()
         durable = [one for one in arrivals if one.opening.operation.storage == "durable"]
         streams = {one.opening.operation.stream for one in durable}
+        # Once at the head, a stream counts as caught up until it is far behind: the word goes to the whole world.
+        limits = {stream: FAR_BYTES if stream in self._caught_up else HEAD_BYTES for stream in streams}
         behind = {
             one.opening.operation.stream
             for one in durable
-            if one.behind_bytes is None or one.behind_bytes >= HEAD_BYTES
+            if one.behind_bytes is None or one.behind_bytes >= limits[one.opening.operation.stream]
         }
+        self._caught_up = frozenset(streams - behind)
         return Health(
             late=frozenset(one.opening.operation.stream for one in durable if now_s > one.heard_s + LATE_S),
             cut=unreachable(running),
-            caught_up=frozenset(streams - behind),
+            caught_up=self._caught_up,
         )
 
     def _dial(self, address: str) -> Any:

@@ -16,7 +16,8 @@ from ..wire import Operation, Running
 
 LEASE_S = 1.0
 _SAY_S = 0.2
-HEAD_BYTES = 1 << 20  # so close to the head a copy counts as caught up
+HEAD_BYTES = 1 << 20  # so close to the head a copy counts as caught up …
+FAR_BYTES = 64 << 20  # … until it is so far behind
 
 
 @dataclass(frozen=True, slots=True)
