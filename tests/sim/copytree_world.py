@@ -391,7 +391,13 @@ class Copying:
             self._source = DurableSource(process.files, process.site.clock, operation, INCARNATION, piece_bytes=700)
         else:
             self._source = CacheSource(
-                process.files, operation, INCARNATION, lambda: layers, piece_bytes=700, behind_bytes_max=8192
+                process.files,
+                operation,
+                INCARNATION,
+                lambda: layers,
+                piece_bytes=700,
+                behind_bytes_max=8192,
+                clock=process.site.clock,
             )
         self._end.on_message, self._end.on_closed = self._hear, self._lost
         self._end.send(

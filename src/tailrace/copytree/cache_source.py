@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 
+from ..env import Clock, SystemClock
 from ..errors import FileMissing, TailraceError
 from ..files import Files
 from ..files.lengths import SegmentLengths, ShardLengths
@@ -19,7 +20,8 @@ from ..wire import Batch, Operation, Piece, Standing
 from .hot_bytes import Layers, cached_bytes, told_lengths
 
 PIECE_BYTES = 256 << 10
-BEHIND_BYTES_MAX = 8 << 20  # who is further behind goes on near the head
+BEHIND_BYTES_MAX = 64 << 20  # who is further behind goes on near the head, …
+LATE_BYTES, LATE_S = 1 << 20, 0.2  # … and so does who has been so far behind for so long: the file is ahead by then
 _READING_MAX = 8  # slow reads at a time
 
 
@@ -46,10 +48,13 @@ class CacheSource:
         wake: Callable[[], object] = lambda: None,
         piece_bytes: int = PIECE_BYTES,
         behind_bytes_max: int = BEHIND_BYTES_MAX,
+        clock: Clock | None = None,
     ) -> None:
         self._files, self._operation, self._incarnation, self._layers = files, operation, incarnation, layers
         self._pool, self._wake = pool, wake
         self._piece_bytes, self._behind_bytes_max = piece_bytes, behind_bytes_max
+        self._clock = clock or SystemClock()
+        self._caught_up_s = self._clock.monotonic_s()  # when it was close to the head last
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
         self._standing = Standing()
         self._at: _Sent | None = None
@@ -137,10 +142,16 @@ class CacheSource:
 
     def _skip_if_behind(self, lengths: SegmentLengths) -> None:
         assert self._at is not None
-        for track in TRACKS:
-            if lengths.cached(track) - self._at.sent[track] > self._behind_bytes_max:
+        now_s = self._clock.monotonic_s()
+        behind = max(lengths.cached(track) - self._at.sent[track] for track in TRACKS)
+        if behind <= LATE_BYTES:
+            self._caught_up_s = now_s
+        if behind > self._behind_bytes_max or now_s > self._caught_up_s + LATE_S:
+            self._caught_up_s = now_s
+            for track in TRACKS:
                 start = _chunk_start(lengths.cached(track), lengths, track)
-                self._at.start[track] = self._at.sent[track] = start
+                if start > self._at.sent[track]:
+                    self._at.start[track] = self._at.sent[track] = start
 
     def _batch(self, layers: Layers, mine: SegmentLengths, size_max: int) -> Batch | None:
         """Both files in one, the data first: who has the index has its data."""

@@ -17,15 +17,20 @@ HELD_BYTES_MAX = 64 << 20  # of bytes that wait for others
 
 @dataclass(slots=True)
 class _Chunk:
-    content: bytearray = field(default_factory=bytearray)  # without a gap, from the chunk's start
-    later: dict[int, bytes] = field(default_factory=dict)  # behind a gap, by offset in the chunk
+    content: bytearray | memoryview = field(default_factory=bytearray)  # without a gap, from the chunk's start
+    later: dict[int, memoryview] = field(default_factory=dict)  # behind a gap, by offset in the chunk
     under_way: int = 0
     written: int = 0
 
-    def add(self, offset: int, content: bytes) -> None:
-        self.later[offset] = max(self.later.get(offset, b""), content, key=len)
+    def add(self, offset: int, content: memoryview) -> None:
+        if offset == 0 and not self.content:
+            self.content = content  # as it is: nearly always that is all of the chunk
+        else:
+            self.later[offset] = max(self.later.get(offset, content), content, key=len)
         while fitting := [start for start in self.later if start <= len(self.content)]:
             for start in fitting:
+                if isinstance(self.content, memoryview):
+                    self.content = bytearray(self.content)
                 self.content += self.later.pop(start)[len(self.content) - start :]
 
 
@@ -34,7 +39,7 @@ class WriteChunk:
     """Please write this."""
 
     number: int
-    content: bytes
+    content: bytes | memoryview
 
 
 class ChunkWrites:
@@ -69,7 +74,7 @@ class ChunkWrites:
             number, inside = divmod(offset, self.chunk_bytes)
             size = min(len(view), self.chunk_bytes - inside)
             if number >= self._first and number not in self._whole:
-                self._chunks.setdefault(number, _Chunk()).add(inside, bytes(view[:size]))
+                self._chunks.setdefault(number, _Chunk()).add(inside, view[:size])
             offset, view = offset + size, view[size:]
         if len(self._chunks) * self.chunk_bytes > HELD_BYTES_MAX:
             raise WireRefused(f"bytes behind a gap, more than {HELD_BYTES_MAX} of them")
@@ -80,7 +85,8 @@ class ChunkWrites:
         for number, chunk in self._chunks.items():
             if not chunk.under_way and len(chunk.content) > chunk.written:
                 chunk.under_way = len(chunk.content)
-                orders.append(WriteChunk(number, bytes(chunk.content)))
+                content = chunk.content if isinstance(chunk.content, memoryview) else bytes(chunk.content)
+                orders.append(WriteChunk(number, content))
         return orders
 
     def written(self, number: int) -> None:

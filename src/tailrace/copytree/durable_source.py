@@ -13,6 +13,7 @@ from ..errors import FileMissing, StreamMissing
 from ..files import Files, View
 from ..model.message_file import Track
 from ..model.segment import Segment, segments_of
+from ..native import Block
 from ..wire import Batch, Operation, Piece, Standing
 from .extents import Cursor, Extent, Run, after, extents_of, missing_bytes, next_run
 from .settings import read_settings
@@ -128,11 +129,11 @@ class DurableSource:
     def _read(self, run: Run) -> Piece | None:
         content = self._from_cache(run.segment, run.track, run.offset, run.size)
         if content is None or len(content) < run.size:
-            buffer = bytearray(run.size)
+            buffer = memoryview(Block(run.size))
             try:
-                count = self._view(run.segment, run.track).read_into(run.offset, memoryview(buffer))
+                count = self._view(run.segment, run.track).read_into(run.offset, buffer)
             except FileMissing:  # retention took it; the next look tells where to go on
                 self._extents = []
                 return None
-            content = memoryview(buffer)[:count]
+            content = buffer[:count]
         return Piece(run.track, run.offset, content) if len(content) else None

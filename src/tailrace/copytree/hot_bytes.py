@@ -10,6 +10,7 @@ from ..files.chunks import Part, file_key, short_ones
 from ..files.lengths import SegmentLengths, ShardLengths, lengths_key
 from ..model.message_file import Track
 from ..model.segment import Segment
+from ..native import Block
 
 
 class ChunkCache(Protocol):
@@ -55,7 +56,7 @@ def cached_bytes(
     stride = lengths.chunk_bytes(track)
     key = file_key(incarnation, shard, lengths.segment.name(track), stride)
     part = Part.of(offset, size, stride)
-    block = memoryview(bytearray(part.count * stride))
+    block = memoryview(Block(part.count * stride))
     wanted = part.wanted(size, stride)
     missing = short_ones(layers.data.get_parts(key, part.first, part.count, block, stride, relaxed=True), wanted)
     if missing:

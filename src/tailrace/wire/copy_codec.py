@@ -9,6 +9,7 @@ from ..errors import NameRefused, WireRefused
 from ..model import check_name
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment
+from . import fields
 from .copy_messages import (
     STATES,
     STORAGES,
@@ -33,6 +34,8 @@ SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"].full_name
 PIECES_MAX = 64  # in a batch
 PIECE_BYTES_MAX = 8 << 20  # also of what is compressed
 _NUMBER_MAX = 2**63 - 1
+_BATCH, _PIECE, _CONTENT = b"\x12", b"\x22", b"\x1a"  # field number and wire type, as they are written
+_PIECES, _CONTENTS = 4, 3  # numbers of those fields
 _SETTINGS_BYTES_MAX = 64 << 10
 _SHARDS_MAX = 65536
 _CHUNK_BYTES_MAX = 1 << 20
@@ -59,7 +62,9 @@ def encode_opening(opening: Opening) -> bytes:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    message = pb.Batch(
+    """What the protobuf library would make, with the contents copied once instead of four times: fields may come in any
+    order, so that pieces follow the small fields."""
+    small = pb.Batch(
         oldest_us=batch.oldest_us,
         beat_us=batch.beat_us,
         data_chunk_bytes=batch.data_chunk_bytes,
@@ -70,21 +75,22 @@ def encode_batch(batch: Batch) -> bytes:
         behind_bytes=batch.behind_bytes,
     )
     if (segment := batch.segment) is not None:
-        message.created_us, message.data_base, message.index_base = _numbers(segment)
+        small.created_us, small.data_base, small.index_base = _numbers(segment)
+    parts: list[bytes | memoryview] = [small.SerializeToString()]
     for piece in batch.pieces:
-        message.pieces.add(
-            track=TRACKS.index(piece.track),
-            offset=piece.offset,
-            content=bytes(piece.content),
-            raw_bytes=piece.raw_bytes,
-        )
-    return pb.ToWriter(batch=message).SerializeToString()
+        about = pb.Piece(track=TRACKS.index(piece.track), offset=piece.offset, raw_bytes=piece.raw_bytes)
+        head = about.SerializeToString() + _CONTENT + fields.varint(len(piece.content))
+        parts += [_PIECE + fields.varint(len(head) + len(piece.content)) + head, piece.content]
+    return b"".join([_BATCH, fields.varint(sum(map(len, parts))), *parts])
 
 
 def decode_to_writer(data: bytes) -> Opening | Batch:
+    """A batch's contents are parts of the data, not copies."""
+    if data[:1] == _BATCH:
+        return _batch(*_quick_batch(data))
     message = _parse(pb.ToWriter, data)
     _require(message.HasField("opening") != message.HasField("batch"), "neither an opening nor a batch")
-    return _opening(message.opening) if message.HasField("opening") else _batch(message.batch)
+    return _opening(message.opening) if message.HasField("opening") else _batch(message.batch, [])
 
 
 def _opening(message: pb.Opening) -> Opening:
@@ -100,16 +106,39 @@ def _opening(message: pb.Opening) -> Opening:
     )
 
 
-def _batch(message: pb.Batch) -> Batch:
-    _require(len(message.pieces) <= PIECES_MAX, f"{len(message.pieces)} pieces in a batch")
-    _require(not message.pieces or message.created_us > 0, "pieces of no segment")
+def _quick_batch(data: bytes) -> tuple[pb.Batch, list[tuple[pb.Piece, memoryview]]]:
+    """The small fields, and the pieces with their contents beside them."""
+    try:
+        ((number, body),) = fields.split(memoryview(data))
+        _require(number == 2 and isinstance(body, memoryview), "not a batch")
+        small: list[memoryview] = []
+        pieces: list[tuple[pb.Piece, memoryview]] = []
+        for number, value in fields.split(body, keep=small):
+            if number == _PIECES:
+                about: list[memoryview] = []
+                content = memoryview(b"")
+                for inner, part in fields.split(value, keep=about):
+                    if inner == _CONTENTS:
+                        content = part
+                        about.pop()
+                small.pop()
+                pieces.append((_parse(pb.Piece, b"".join(about)), content))
+        return _parse(pb.Batch, b"".join(small)), pieces
+    except ValueError:
+        raise WireRefused(f"{len(data)} bytes that are no batch") from None
+
+
+def _batch(message: pb.Batch, pieces: list[tuple[pb.Piece, memoryview]]) -> Batch:
+    pieces = pieces or [(piece, memoryview(piece.content)) for piece in message.pieces]
+    _require(len(pieces) <= PIECES_MAX, f"{len(pieces)} pieces in a batch")
+    _require(not pieces or message.created_us > 0, "pieces of no segment")
     sizes = message.data_chunk_bytes, message.index_chunk_bytes
     _require(max(sizes) <= _CHUNK_BYTES_MAX, f"chunks of {max(sizes)} bytes")
     numbers = message.oldest_us, message.beat_us, message.data_start, message.index_start, message.data_needed
     _require(max(*numbers, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
     return Batch(
         segment=_segment(message),
-        pieces=tuple(map(_piece, message.pieces)),
+        pieces=tuple(_piece(piece, content) for piece, content in pieces),
         oldest_us=message.oldest_us,
         beat_us=message.beat_us,
         data_chunk_bytes=message.data_chunk_bytes,
@@ -121,13 +150,13 @@ def _batch(message: pb.Batch) -> Batch:
     )
 
 
-def _piece(message: pb.Piece) -> Piece:
-    size = message.raw_bytes or len(message.content)
+def _piece(message: pb.Piece, content: memoryview) -> Piece:
+    size = message.raw_bytes or len(content)
     _require(message.track < len(TRACKS), f"track {message.track}")
-    _require(0 < size <= PIECE_BYTES_MAX and len(message.content) <= PIECE_BYTES_MAX, f"a piece of {size} bytes")
+    _require(0 < size <= PIECE_BYTES_MAX and len(content) <= PIECE_BYTES_MAX, f"a piece of {size} bytes")
     _require(message.offset <= _NUMBER_MAX - size, f"a piece at {message.offset}")
     track: Track = TRACKS[message.track]
-    return Piece(track, message.offset, message.content, message.raw_bytes)
+    return Piece(track, message.offset, content, message.raw_bytes)
 
 
 def encode_standing(standing: Standing) -> bytes:

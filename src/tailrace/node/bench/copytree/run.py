@@ -37,7 +37,7 @@ FIGURES = (
 )
 _MB = 1e6
 _PIECE_BYTES = 1 << 20
-_TICK_S = 0.005
+_TICK_S = 0.01  # between flushes
 
 
 def run(
