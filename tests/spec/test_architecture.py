@@ -110,9 +110,9 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers Monitor "
-    "OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source "
-    "Start View arrow_schema collect verify_shard",
+    "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers "
+    "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot "
+    "SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine EtcdCompare "
     "EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut EtcdRefused EtcdWatch FetchPart HASH_BYTES KeyValue ListPart "

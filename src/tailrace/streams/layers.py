@@ -14,7 +14,7 @@ from typing_extensions import Buffer
 
 from ..native.hints import SLOTS
 
-Source = Literal["relaxed", "consistent", "durable"]
+Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
 
 class ChunkCache(Protocol):
@@ -45,11 +45,13 @@ class LengthCache(Protocol):
 
 @dataclass(slots=True)
 class Layers:
-    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes."""
+    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
+    counts as `nearest`."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
+    nearest: Source = "relaxed"
 
 
 def lengths_key(incarnation: str, shard: int) -> bytes:
