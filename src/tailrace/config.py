@@ -141,6 +141,8 @@ class CacheConfig:
     chaining: bool = True  # keep keys that find no place in the index, answered by the backend itself
     tombstones: int = 4096  # of each backend: erased keys whose versions are known exactly
     repair_s: float = 30.0  # how often backends compare what they have
+    read_bytes_per_s: float | None = None  # of each backend, to other hosts; None: as fast as it goes …
+    write_bytes_per_s: float | None = None  # … and from them. Reading never keeps writing waiting, whatever these are
     clients: tuple[str, ...] = ()  # who may use it, by a name in their certificate; empty: whoever has one we trust
     clock_error_s: float = 0.1  # the largest difference between two clocks; a restarted backend waits twice as long
 
@@ -156,6 +158,9 @@ class CacheConfig:
         _require(self.ttl_s is None or 1 <= self.ttl_s <= 1e9, "ttl_s", self.ttl_s, "1 or more, or leave it out")
         _require(0 <= self.tombstones <= 1 << 24, "tombstones", self.tombstones, f"0 to {1 << 24}")
         _require(0 < self.repair_s <= _WAIT_S_MAX, "repair_s", self.repair_s, "more than 0")
+        for name in ("read_bytes_per_s", "write_bytes_per_s"):
+            rate = getattr(self, name)
+            _require(rate is None or rate >= MIB, name, rate, f"{MIB} or more, or leave it out")
         _require(0 <= self.clock_error_s <= 3600, "clock_error_s", self.clock_error_s, "0 to 3600")
 
     @property
@@ -253,6 +258,14 @@ class WorldConfig:
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
     coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
+    host: str | None = None  # what this host is called; None: it is known by itself. Two names share no memory
+
+    def __post_init__(self) -> None:
+        try:
+            if self.host is not None:
+                check_name(self.host, "host")
+        except NameRefused as refused:
+            raise ConfigError(f"host: {refused}") from None
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)

@@ -1,5 +1,6 @@
 """world.toml and `tailrace topology`: read, checked, written back, planned, explained, drawn, applied."""
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,8 +12,9 @@ from typer.testing import CliRunner
 from tailrace.config import CoordinationConfig, StreamConfig
 from tailrace.coordination import SqliteCoordination
 from tailrace.copytree import Router, load
+from tailrace.copytree.routing import Preferences
 from tailrace.errors import ConfigError
-from tailrace.model import Demand
+from tailrace.model import Cluster, Demand, Link, Sizes, Tariff
 from tailrace.node.cli import app
 from tailrace.node.world_file import WorldFile, parse_world_file, read_world_file, write_world_file
 
@@ -100,6 +102,22 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     assert "cannot be read" in output
 
 
+def test_the_file_that_the_documentation_shows_is_right_and_all_its_settings_are_the_defaults() -> None:
+    page = (WORLDS.parents[1] / "docs" / "formats" / "world.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    file = parse_world_file(text)
+    us, eu = file.world.clusters
+    assert dataclasses.replace(eu, name="x") == Cluster(name="x")
+    assert dataclasses.replace(us, name="x", continent="", region="", jurisdiction="") == Cluster(name="x")
+    assert file.world.demands[0] == Demand(stream="prices", source="us-east")
+    assert file.world.tariffs == (Tariff(scope="region"),)
+    assert file.preferences == Preferences()
+    for kind in (Cluster, Tariff, Link, Demand, Preferences, CoordinationConfig, Sizes):
+        for field in dataclasses.fields(kind):
+            named = field.name in text or field.name in ("name", "scope", "stream", "upstream", "downstream")
+            assert named, f"{kind.__name__}.{field.name} is not in docs/formats/world.md"
+
+
 # ---- the commands
 
 
@@ -123,8 +141,10 @@ def test_plan_compares_before_and_after_and_makes_the_bad_one_a_leaf() -> None:
     assert told["after"]["price_per_gb"] > told["before"]["price_per_gb"]
     assert not [hop for hop in told["after"]["hops"] if hop["from"] == "japan"]
     assert "japan" in told["moved"]
+    assert told["refuges"]["japan"][0].startswith("asia")
     output = run("plan", SHOP, "--outage", "japan")
     assert "copy from elsewhere" in output
+    assert "prices: consumers in japan go to asia-" in output
 
 
 def test_a_link_is_named_by_its_two_ends_even_if_they_have_dashes() -> None:

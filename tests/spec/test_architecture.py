@@ -110,9 +110,9 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers Monitor "
-    "OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source "
-    "Start View arrow_schema collect verify_shard",
+    "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers "
+    "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot "
+    "SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
     "CopyService DigestReply Engine EtcdCompare EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut "
@@ -125,9 +125,10 @@ DOORS = {
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
     "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Router "
     "RouterConfig Scheduler Sending Source StreamSettings Target WorldFollower WorldState Writer change_map load "
-    "publish_trees report score",
+    "publish_trees report score set_map",
     "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
-    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain",
+    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain "
+    "refuges",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
     "VirtualClock VirtualNetwork VirtualTime",
 }

@@ -12,7 +12,7 @@ from .routes import Route
 from .schedule import score
 from .scheduler import Scheduler
 from .settings import StreamSettings
-from .world_record import Sending, WorldFollower, WorldState, change_map, load, publish_trees, report
+from .world_record import Sending, WorldFollower, WorldState, change_map, load, publish_trees, report, set_map
 from .writer import Target, Writer
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "publish_trees",
     "report",
     "score",
+    "set_map",
 ]

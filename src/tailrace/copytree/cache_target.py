@@ -29,7 +29,8 @@ _LOCK_S_MAX = 3.0
 
 
 class CacheTarget:
-    """`holder`: 16 bytes that nobody else has. `pause` sleeps for so long."""
+    """`holder`: 16 bytes that nobody else has. `pause` sleeps for so long. `host`: where `on_written` wakes consumers, as
+    a tag."""
 
     def __init__(
         self,
@@ -41,11 +42,12 @@ class CacheTarget:
         holder: bytes,
         *,
         pause: Callable[[float], object],
+        host: int = 0,
         on_written: Callable[[], object] = lambda: None,
     ) -> None:
         self._files, self._operation, self._layers, self._clock = files, opening.operation, layers, clock
         self._incarnation, self._pause, self._on_written = settings.incarnation, pause, on_written
-        self._shard = opening.operation.shard
+        self._shard, self._host = opening.operation.shard, host
         self._folder = f"streams/{opening.operation.stream}/{self._shard:05d}"
         self._lock, self._lock_key = CacheLock(holder), lock_key(settings.incarnation, self._shard)
         self._lengths_key = lengths_key(settings.incarnation, self._shard)
@@ -193,7 +195,7 @@ class CacheTarget:
             )
             for one in self._told.segments
         )
-        self._told = ShardLengths(told, beat_us)
+        self._told = ShardLengths(told, beat_us, self._host)
         if told:
             self._layers.lengths.set_many({self._lengths_key: self._told.encode()})
             self._on_written()

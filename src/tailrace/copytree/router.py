@@ -6,19 +6,18 @@ All of the input and output, none of the deciding: that is routing/rerouting.py.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
 from tailrace.coordination import AtRevision, Coordination, Lease, put_if_absent
 from tailrace.env import Clock, SystemClock
-from tailrace.errors import Closed, CoordinationError, LeaseExpired
+from tailrace.errors import Closed, CoordinationError, Corrupt, LeaseExpired
 from tailrace.model import WorldMap
 
 from .routing import CaughtUp, ClusterSilent, Patience, PublishTree, Rerouting, Tick, WorldChanged
 from .routing.rerouting import Event
-from .world_record import WorldFollower, WorldState, publish_trees
-
-_LEADER = "world/router"
+from .world_record import ROUTER, WorldFollower, WorldState, publish_trees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +44,12 @@ class Router:
         self._config, self._clock = config or RouterConfig(), clock or SystemClock()
         self._patience, self._on_order = patience, on_order
         self._stopping = threading.Event()
+        self._stepping = threading.Lock()
+        self.problem = ""  # why it does nothing at the moment, in words; empty: all is well
         self._lease: Lease | None = None
         self._renew_s = 0.0
         self._core: Rerouting | None = None
-        self._leading = AtRevision(_LEADER, 0)  # what must hold for our word to count
+        self._leading = AtRevision(ROUTER, 0)  # what must hold for our word to count
         self._seen = WorldState()
         self._gone_since_s: dict[str, float] = {}
         self._follower = WorldFollower(store)
@@ -73,14 +74,28 @@ class Router:
         """A step that outlives a store that is away, or that does not know whether it did what was asked: the next one
         reads everything anew, and what was not published is found missing and ordered again."""
         try:
-            return self.step(timeout_s)
-        except CoordinationError:
+            orders = self.step(timeout_s)
+            self.problem = ""
+            return orders
+        except (CoordinationError, Corrupt) as problem:
+            self.problem = str(problem)
             self._core = None
             self._clock.wait(self._stopping, timeout_s)
+            self._follow_anew()
             return []
+
+    def _follow_anew(self) -> None:
+        with suppress(CoordinationError, Corrupt):
+            self._follower.read()
 
     def step(self, timeout_s: float) -> list[PublishTree]:
         """Wait for a change for so long at most, and do what it asks for."""
+        with self._stepping:
+            return self._step(timeout_s)
+
+    def _step(self, timeout_s: float) -> list[PublishTree]:
+        if self._stopping.is_set():
+            raise Closed(f"the router {self._name} was closed; make a new one")
         if not self._lead():
             self._follower.poll(timeout_s)
             return []
@@ -96,9 +111,10 @@ class Router:
 
     def close(self) -> None:
         self._stopping.set()
-        self._follower.close()
-        if self._lease is not None:
-            self._lease.revoke()
+        self._follower.close()  # ends a step that waits
+        with self._stepping:
+            if self._lease is not None:
+                self._lease.revoke()
             self._lease = self._core = None
 
     def __enter__(self) -> Self:
@@ -120,13 +136,21 @@ class Router:
             except LeaseExpired:
                 self._lease = self._core = None  # another may lead by now
                 return False
-        if self._core is None:
-            taken = put_if_absent(self._store, _LEADER, self._name.encode(), lease=self._lease.id)
-            there = taken.conflicts.get(_LEADER)
-            if taken.succeeded or (there is not None and there.lease == self._lease.id):
-                self._leading = AtRevision(_LEADER, taken.revision if there is None else there.revision)
-                self._take_over(now_s)
+        if self._core is None and (there := self._leader()) is not None:
+            self._leading = AtRevision(ROUTER, there)
+            self._take_over(now_s)
         return self._core is not None
+
+    def _leader(self) -> int | None:
+        """The revision at which we became the one; None: another is."""
+        assert self._lease is not None
+        there = self._follower.state.router
+        if there is None:  # as far as we know: asking costs the store a write, so it is not done every time
+            taken = put_if_absent(self._store, ROUTER, self._name.encode(), lease=self._lease.id)
+            if taken.succeeded:
+                return taken.revision
+            there = taken.conflicts[ROUTER]
+        return there.revision if there is not None and there.lease == self._lease.id else None
 
     def _take_over(self, now_s: float) -> None:
         self._follower.read()

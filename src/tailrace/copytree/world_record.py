@@ -35,8 +35,10 @@ from .world_tables import read_map, read_preferences, read_tree, write_map, writ
 
 FORMAT = 1
 PREFIX = "world/"
+ROUTER = "world/router"
 _MAP, _TREES, _REPORTS = "world/map", "world/trees/", "world/reports/"
 _ATTEMPTS_MAX = 100
+_TOO_OFTEN = f"the world's map was changed by others {_ATTEMPTS_MAX} times in a row; nothing was done, try again"
 _TREES_AT_ONCE = 50  # so many of 1000 clusters each fit a transaction
 
 
@@ -62,6 +64,7 @@ class WorldState:
     epochs: Mapping[str, int] = field(default_factory=dict)  # of the trees: a higher number is a newer tree
     reports: Mapping[str, ClusterReported] = field(default_factory=dict)
     caught_up: frozenset[tuple[str, str]] = frozenset()  # (stream, cluster): who says that it is at the head
+    router: Entry | None = None  # who makes the trees now
 
     def sends(self, cluster: str) -> list[Sending]:
         """What a cluster passes on, by all trees."""
@@ -91,9 +94,20 @@ def change_map(
         outcome = compare_and_swap(store, _MAP, seen, value)
         if outcome.succeeded:
             return WorldState(world, preferences, outcome.revision), True
-    raise ConfigError(
-        f"the world's map was changed by others {_ATTEMPTS_MAX} times in a row; nothing was done, try again"
-    )
+    raise ConfigError(_TOO_OFTEN)
+
+
+def set_map(store: Coordination, world: WorldMap, preferences: Preferences) -> tuple[int, bool]:
+    """Store this map whatever was there, damage too: its version, and whether it differs from what was there."""
+    value = _written(write_map(world, preferences))
+    for _ in range(_ATTEMPTS_MAX):
+        seen = store.get(_MAP)
+        if seen is not None and seen.value == value:
+            return seen.revision, False
+        outcome = compare_and_swap(store, _MAP, seen, value)
+        if outcome.succeeded:
+            return outcome.revision, True
+    raise ConfigError(_TOO_OFTEN)
 
 
 def publish_trees(
@@ -139,6 +153,7 @@ class WorldFollower:
         self._store = store
         self._watch: Watch | None = None
         self._entries: dict[str, Entry] = {}
+        self._known: dict[str, tuple[int, Any]] = {}
         self._state = WorldState()
         self.read()
 
@@ -158,7 +173,7 @@ class WorldFollower:
             return None
         for event in events:
             self._take(event)
-        self._state = _state_of(self._entries)
+        self._state = _state_of(self._entries, self._known)
         return self._state
 
     def close(self) -> None:
@@ -177,7 +192,7 @@ class WorldFollower:
         snapshot = self._store.range(PREFIX)
         self._entries = {entry.key: entry for entry in snapshot.entries}
         self._watch = self._store.watch(PREFIX, snapshot.revision)
-        self._state = _state_of(self._entries)
+        self._state = _state_of(self._entries, self._known)
 
     def _take(self, event: Event) -> None:
         if event.entry is None:
@@ -186,25 +201,43 @@ class WorldFollower:
             self._entries[event.key] = event.entry
 
 
-def _state_of(entries: Mapping[str, Entry]) -> WorldState:
-    world, preferences, version = WorldMap(), Preferences(), 0
-    if (entry := entries.get(_MAP)) is not None:
-        tables = _read(entry)
-        world, preferences, version = (
-            _checked(entry, read_map, tables),
-            _checked(entry, read_preferences, tables),
-            entry.revision,
-        )
-    trees, epochs, reports, caught_up = {}, {}, {}, set()
+def _state_of(entries: Mapping[str, Entry], known: dict[str, tuple[int, Any]] | None = None) -> WorldState:
+    """`known`: what was made of the entries before. Most of them are as they were, and a large map takes its time."""
+    known = {} if known is None else known
+    made: dict[str, Any] = {}
     for key, entry in entries.items():
-        if key.startswith(_TREES):
-            stream = key.removeprefix(_TREES)
-            trees[stream], epochs[stream] = _checked(entry, read_tree, _read(entry)), entry.revision
-        elif key.startswith(_REPORTS):
-            cluster, told = key.removeprefix(_REPORTS), _read(entry)
-            reports[cluster] = ClusterReported(cluster, _names(entry, told, "late"), _names(entry, told, "cut"))
-            caught_up |= {(stream, cluster) for stream in _names(entry, told, "caught_up")}
-    return WorldState(world, preferences, version, trees, epochs, reports, frozenset(caught_up))
+        before = known.get(key)
+        if before is None or before[0] != entry.revision:
+            known[key] = before = (entry.revision, _made_of(entry))
+        made[key] = before[1]
+    for key in known.keys() - entries.keys():
+        del known[key]
+    world, preferences = made.get(_MAP, (WorldMap(), Preferences()))
+    trees = {key.removeprefix(_TREES): made[key] for key in made if key.startswith(_TREES)}
+    reports = {key.removeprefix(_REPORTS): made[key] for key in made if key.startswith(_REPORTS)}
+    return WorldState(
+        world,
+        preferences,
+        entries[_MAP].revision if _MAP in entries else 0,
+        trees,
+        {stream: entries[_TREES + stream].revision for stream in trees},
+        {cluster: told for cluster, (told, _) in reports.items()},
+        frozenset((stream, cluster) for cluster, (_, at_head) in reports.items() for stream in at_head),
+        entries.get(ROUTER),
+    )
+
+
+def _made_of(entry: Entry) -> Any:
+    if entry.key == _MAP:
+        tables = _read(entry)
+        return _checked(entry, read_map, tables), _checked(entry, read_preferences, tables)
+    if entry.key.startswith(_TREES):
+        return _checked(entry, read_tree, _read(entry))
+    if entry.key.startswith(_REPORTS):
+        cluster, told = entry.key.removeprefix(_REPORTS), _read(entry)
+        report = ClusterReported(cluster, _names(entry, told, "late"), _names(entry, told, "cut"))
+        return report, _names(entry, told, "caught_up")
+    return None
 
 
 def _written(table: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from ..model.message_file import Track
 from ..model.segment import Segment
 from ..native.hints import Waiter
 from ..wire import Opening, Operation
+from .hosts import host_tag
 from .world import World
 
 
@@ -47,6 +48,7 @@ class ClusterPlace:
             self._world._clock,
             secrets.token_bytes(HOLDER_BYTES),
             pause=time.sleep,
+            host=host_tag(self._world.config.host),
             on_written=lambda: self.flushed(settings),
         )
 

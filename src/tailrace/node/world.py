@@ -1,5 +1,6 @@
 """A world in one folder: files, coordination and streams put together, for this process. No server to start."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -49,28 +50,34 @@ from ..streams import (
     collect,
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
+from .hosts import host_tag
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
+    from .ambassador import HostAmbassador
     from .caches import Caches, Doors, Served
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
 CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
+_HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not serve
 
 
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    files, settings = PosixFiles(root), config if config is not None else _read_config(os.path.join(root, _CONFIG))
-    coordination = settings.coordination
+    files = PosixFiles(root)
+    config = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if config.host is None and (host := os.environ.get(_HOST)):
+        config = dataclasses.replace(config, host=host)
+    coordination = config.coordination
     return World(
         files=files,
         coordination=lambda: open_coordination(coordination, root),
         has_coordination=lambda: has_coordination(coordination, root),
         may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=settings,
+        config=config,
         root=root,
     )
 
@@ -185,6 +192,7 @@ class World:
                 stream,
                 self._clock,
                 config.chunk_bytes,
+                host_tag(self.config.host),
             )
         try:
             for shard in wanted:
@@ -231,7 +239,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
@@ -303,7 +311,7 @@ class World:
     def monitor(self, *streams: str, compare: bool = True) -> Monitor:
         """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
         self._check_open()
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails = [
             tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
         ]
@@ -315,6 +323,24 @@ class World:
                 durable.close()  # it still tells where the shard ends
             shards.append(((tail.stream, tail.shard), durable if compare else None, durable.end))
         return Monitor(consumer, board, shards, self._clock)
+
+    def ambassador(self, *streams: str, memory_bytes: int | None = None) -> "HostAmbassador":
+        """Brings streams from other hosts' caches into this host's memory, where all consumers on it find them. All
+        streams that have a cache, if none is named."""
+        from .ambassador import MEMORY_BYTES, HostAmbassador
+
+        self._check_open()
+        return HostAmbassador(
+            streams,
+            self._caches,
+            self._layers,
+            self._catalog,
+            self._files,
+            self._hints(),
+            self._clock,
+            self.config.host,
+            memory_bytes or MEMORY_BYTES,
+        )
 
     # ---- caches
 
@@ -423,21 +449,29 @@ class World:
         with self._opening:
             self._check_open()
             if self._layers_here is None:
-                self._layers_here = WorldLayers(lambda: self._caches, self._clock)
+                self._layers_here = WorldLayers(lambda: self._caches, self._clock, self.config.host)
             return self._layers_here
+
+    @property
+    def _host_tag(self) -> int | None:
+        """Of this host, if the world may have others: one folder is a world on one machine unless it is named."""
+        return None if self.config.host is None else host_tag(self.config.host)
 
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.
         None: they cannot be had; then consumers look now and then."""
         with self._opening, suppress(OSError):
             if self._hints_here is None:
-                self._hints_here = Hints(os.path.join(self._root, "hints"), make=True)
+                self._hints_here = Hints(
+                    os.path.join(self._root, "hints" if self.config.host is None else f"hints-{self.config.host}"),
+                    make=True,
+                )
         return self._hints_here
 
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
-        if self._layers_here is not None and (found := self._layers_here.found.get(cache)) is not None:
-            return found
+        if self._layers_here is not None:
+            return self._layers_here.find(cache)
         return self._layers.find(cache) if self._may_coordinate() else None
 
     def _snapshots(self, stream: str) -> Snapshots:
@@ -471,8 +505,11 @@ class World:
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                wrap = board.follow(stream, shard, incarnation, find) if stream_config.cached and not mapped else None
-                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, wrap=wrap))
+                through = stream_config.cached and not mapped
+                followed = board.follow(stream, shard, incarnation, find) if through else None
+                tails.append(
+                    ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, followed=followed)
+                )
         except BaseException:
             for tail in tails:
                 tail.close()

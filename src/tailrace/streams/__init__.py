@@ -1,5 +1,6 @@
 """Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, snapshots, views, retention."""
 
+from .ambassador import Ambassador
 from .batch import Batch, arrow_schema
 from .board import Board
 from .catalog import Catalog, ShardStatus
@@ -8,6 +9,7 @@ from .consumer import Consumer
 from .delays import Delays
 from .layers import Layers, Source
 from .monitor import PERCENTILES, Monitor
+from .near import NearChunks, NearLengths
 from .producer import Producer
 from .retention import Collected, collect
 from .shadow import Shadow
@@ -19,6 +21,7 @@ from .view import OnChange, View
 
 __all__ = [
     "PERCENTILES",
+    "Ambassador",
     "Batch",
     "Board",
     "Catalog",
@@ -30,6 +33,8 @@ __all__ = [
     "Finding",
     "Layers",
     "Monitor",
+    "NearChunks",
+    "NearLengths",
     "OnChange",
     "Producer",
     "Shadow",

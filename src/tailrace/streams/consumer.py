@@ -23,7 +23,6 @@ from .tail import ShardTail, Start
 from .tracks import DELAY_S, SILENT_S
 
 Place = tuple[str, int]  # (stream, shard)
-_NET_S = 60.0  # a hint may be lost with the memory it lies in: then look all the same
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
@@ -102,11 +101,11 @@ class Consumer:
 
     def _wait_for_news(self, timeout_s: float) -> None:
         """Until a hint says that there may be more; without hints, for a moment."""
-        if self._waiter is not None:
+        if self._waiter is not None and self._board is not None and (sleep_s := self._board.sleep_s_max()):
             now_s = self._clock.monotonic_s()
             if self._quiet_since_s is None:
                 self._quiet_since_s = now_s
-            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else _NET_S, timeout_s)
+            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else sleep_s, timeout_s)
             with suppress(OSError):  # this kernel has no such wait
                 self._waiter.wait(wait_s)
                 if self._clock.monotonic_s() < now_s + wait_s:

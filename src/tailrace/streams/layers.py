@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
-Source = Literal["relaxed", "consistent", "durable"]
+Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
 
 class ChunkCache(Protocol):
@@ -42,8 +42,10 @@ class LengthCache(Protocol):
 
 @dataclass(slots=True)
 class Layers:
-    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes."""
+    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
+    counts as `nearest`."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
+    nearest: Source = "relaxed"

@@ -3,11 +3,14 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tailrace.copytree.routing import (
     CaughtUp,
     ClusterReported,
     ClusterSilent,
+    Conditions,
     Patience,
     Planner,
     PublishTree,
@@ -16,8 +19,9 @@ from tailrace.copytree.routing import (
     WorldChanged,
     blame,
     explain,
+    refuges,
 )
-from tailrace.model import Cluster, CopyTree, Demand, Hop, Tariff, WorldMap
+from tailrace.model import Cluster, CopyTree, Demand, Hop, Link, Tariff, WorldMap
 
 TARIFFS = (Tariff(scope="continent", price_per_gb=0.01), Tariff(scope="world", price_per_gb=0.09))
 CLUSTERS = tuple(
@@ -186,3 +190,71 @@ def test_an_explanation_adds_up_to_what_the_change_would_count() -> None:
             if other.more is not None:
                 changed = parents | {place[reason.downstream]: place[other.upstream]}
                 assert task.value(changed) - task.value(parents) == pytest.approx(other.more)
+
+
+def test_consumers_of_a_sick_cluster_go_to_the_nearest_that_is_well_and_not_behind_it() -> None:
+    clusters = tuple(Cluster(name=name) for name in "abcdef")
+    links = tuple(
+        Link(upstream=name, downstream="b", latency_s=latency_s)
+        for name, latency_s in (("a", 0.09), ("c", 0.001), ("d", 0.002), ("e", 0.003))
+    )
+    world = WorldMap(clusters=clusters, links=links)
+    tree = tree_of("ab", "bc", "ad", "ae", "af")
+    assert refuges(world, tree, "b") == ["d", "e", "a"]  # c is behind b, f has no link
+    assert refuges(world, tree, "b", Conditions(bad_clusters=frozenset({"d"}))) == ["e", "a"]
+
+
+NAMES = [cluster.name for cluster in CLUSTERS]
+EVENTS = st.one_of(
+    st.builds(
+        ClusterReported,
+        st.sampled_from(NAMES),
+        st.frozensets(st.sampled_from(["prices", "clicks"])),
+        st.frozensets(st.sampled_from(NAMES), max_size=2),
+    ),
+    st.builds(ClusterSilent, st.sampled_from(NAMES)),
+    st.builds(CaughtUp, st.sampled_from(["prices", "clicks", "gone"]), st.sampled_from(NAMES)),
+    st.just(Tick()),
+    st.builds(
+        lambda names, streams: WorldChanged(
+            WorldMap(
+                clusters=tuple(cluster for cluster in CLUSTERS if cluster.name in {*names, "us-1", "eu-1"}),
+                tariffs=TARIFFS,
+                demands=tuple(demand for demand in (PRICES, CLICKS) if demand.stream in streams),
+            )
+        ),
+        st.sets(st.sampled_from(NAMES)),
+        st.sets(st.sampled_from(["prices", "clicks"])),
+    ),
+)
+CLICKS = Demand(stream="clicks", source="eu-1", joining_bytes_per_s=1e3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 20)), max_size=20))
+def test_whatever_happens_every_stream_has_a_tree_that_fits_the_map(events: list[tuple[object, float]]) -> None:
+    core = Rerouting(patience=PATIENCE)
+    world, now_s = WORLD, 0.0
+    published: dict[str, CopyTree] = {}
+    for event, seconds in [(WorldChanged(WORLD), 0.0), *events]:
+        now_s += seconds
+        if isinstance(event, WorldChanged):
+            world = event.world
+            published = {
+                stream: tree for stream, tree in published.items() if stream in {d.stream for d in world.demands}
+            }
+        for order in core.handle(event, now_s):  # type: ignore[arg-type]
+            assert order.why
+            assert published.get(order.tree.stream) != order.tree, "nothing is ordered that is there already"
+            published[order.tree.stream] = order.tree
+        assert core.trees == published
+        assert set(published) == {demand.stream for demand in world.demands}
+        for demand in world.demands:
+            tree = published[demand.stream]
+            assert set(tree.clusters) == {demand.source, *world.destinations(demand)}
+            assert max(map(tree.depth, tree.clusters)) <= demand.hops_max
+            for hop in tree.hops:
+                # Every cluster here can be reached from every other, so nobody has to copy from a newcomer.
+                assert not (hop.joining and tree.downstream(hop.downstream) and not core.conditions.bad_links)
+                assert hop.joining or hop.bytes_per_s_max == math.inf
+        assert core.due_s is None or core.due_s > now_s - 1e-9

@@ -4,6 +4,7 @@ from .explanation import Alternative, Reason, explain
 from .outages import Blame, blame
 from .plan import Plan, Planner
 from .preferences import PRICE_ONLY, Preferences
+from .refuge import refuges
 from .rerouting import (
     CaughtUp,
     ClusterReported,
@@ -36,4 +37,5 @@ __all__ = [
     "WorldChanged",
     "blame",
     "explain",
+    "refuges",
 ]

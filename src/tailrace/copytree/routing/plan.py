@@ -85,11 +85,7 @@ class Planner:
         current: CopyTree | None = None,
     ) -> Plan:
         task = self.task(demand, conditions, load, current)
-        kept = None if current is None else _still_possible(task, current)
-        starts = [grow(task, patience=_PATIENCE[0]), grow(task, patience=_PATIENCE[1]) if kept is None else kept]
-        if len(task.members) <= _SMALL:
-            direct = task.weight[task.source]
-            starts += [grow(task, hub=hub) for hub in task.members[1:] if direct[hub] < math.inf]
+        starts = self._starts(task, current)
         reached = max(len(_wanted_of(task, start)) for start in starts)
         best: tuple[float, Parents] | None = None
         for start in starts:
@@ -100,6 +96,17 @@ class Planner:
                 best = (task.value(parents), parents)
         assert best is not None
         return _plan(task, conditions or Conditions(), best[1], best[0])
+
+    def _starts(self, task: Task, current: CopyTree | None) -> list[Parents]:
+        kept = None if current is None else _still_possible(task, current)
+        if len(task.members) <= _SMALL:
+            direct = task.weight[task.source]
+            hubs = [grow(task, hub=hub) for hub in task.members[1:] if direct[hub] < math.inf]
+            return [*(grow(task, patience=patience) for patience in _PATIENCE), *([kept] if kept else []), *hubs]
+        # In a large world a way around is wanted soon, and most of the tree stays as it is anyway.
+        if kept is not None and all(v in kept for v in task.wanted):
+            return [kept]
+        return [grow(task, patience=patience) for patience in _PATIENCE]
 
     def task(
         self,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...config import TlsConfig
+from ...config import DATA_CACHE, LENGTHS_CACHE, TlsConfig
 from ...errors import ConfigError
 from ..deployed import Deployed
 from ..world import World
-from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples
+from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples, size
 from .report import open_or_make, reported, say, show, show_json
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ EPILOG = examples(
     "tailrace node --roles cache --cache prices",
     "tailrace node --roles cache --cache prices --backend 1 --listen 10.0.0.7:7401 --engine 10.0.0.7:7402 \\",
     "    --certificate node.pem --key node.key --roots ca.pem",
+    "tailrace node --roles ambassador --stream prices --memory 2GiB",
 )
 
-ROLES = ("cache", "reader", "writer", "scheduler")
+ROLES = ("cache", "ambassador", "reader", "writer", "scheduler")
 _LOOK_S = 0.5
 _SWITCH_S = 0.0005  # threads hand bytes on to each other: each must not wait long for its turn
 
@@ -40,6 +41,14 @@ def node(
     backends: Annotated[
         list[int] | None,
         typer.Option("--backend", metavar="N", min=0, help="Which backends of them; those nobody serves if none."),
+    ] = None,
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--stream", metavar="STREAM", help="What an ambassador brings; every stream if none."),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option("--memory", parser=size, metavar="SIZE", help="Of an ambassador's cache.", show_default=False),
     ] = None,
     listen: Annotated[
         str | None,
@@ -92,7 +101,8 @@ def node(
 ) -> None:
     """Run one process of a deployment in the foreground, until Ctrl-C or SIGTERM.
 
-    It tells a line when it serves. What it served stays readable on this host until the next one takes its place.
+    A cache serves backends of caches, an ambassador brings streams from other hosts' caches into this host's memory.
+    It tells a line when it is ready. What it served stays readable on this host until the next one takes its place.
     """
     with reported(as_json=json, debug=debug):
         wanted = [role for role in roles.split(",") if role]
@@ -107,7 +117,7 @@ def node(
         stopping = threading.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, lambda *_: stopping.set())
-        copying = [role for role in wanted if role != "cache"]
+        copying = [role for role in wanted if role not in ("cache", "ambassador")]
         if copying and (world_file is None or cluster is None):
             raise ConfigError(f"--roles {copying[0]}: name its world and its cluster with --world-file and --cluster")
         with ExitStack() as stack:
@@ -117,7 +127,7 @@ def node(
             if "cache" in wanted:
                 if deployed is not None:
                     deployed.make_caches(opened)
-                served = _serve_caches(opened, caches, backends, listen, engine, tls, required=not copying)
+                served = _serve_caches(opened, caches, backends, listen, engine, tls, required=wanted == ["cache"])
                 _tell_caches(served, as_json=json)
             if copying:
                 assert deployed is not None
@@ -139,6 +149,8 @@ def node(
                     show_json(told)
                 else:
                     show(f"{cluster}: {', '.join(copying)} at {' '.join(set(one.addresses.values())) or 'no door'}")
+            if "ambassador" in wanted:
+                _bring_streams(opened, streams or [], memory, stopping, as_json=json)
             while not stopping.wait(_LOOK_S):
                 if served and not copying and all(there.backend.stopped for _, there in served):
                     say("others serve these backends now; nothing is left to do here")
@@ -158,6 +170,9 @@ def _serve_caches(
     from ..caches import Doors
 
     doors = Doors(rpc=(listen,) if listen else (), engine=engine, tls=tls)
+    if not caches:
+        for name in {DATA_CACHE, LENGTHS_CACHE} - set(opened.caches()):  # every stream needs them
+            opened.create_cache(name)
     served = opened.serve_caches(caches or opened.caches(), backends, doors)
     if not served and required:
         raise ConfigError(
@@ -180,3 +195,15 @@ def _tell_caches(served: "list[tuple[str, Served]]", *, as_json: bool) -> None:
             show_json(told)
         else:
             show(f"serving backend {one.backend.index} of {name} at {' '.join(one.server.addresses)}")
+
+
+def _bring_streams(
+    world: World, streams: list[str], memory: int | None, stopping: threading.Event, *, as_json: bool
+) -> None:
+    with world.ambassador(*streams, memory_bytes=memory) as ambassador:
+        ambassador.step()
+        if as_json:
+            show_json({"ambassador": world.config.host, "shards": ambassador.shards})
+        else:
+            show(f"bringing {ambassador.shards} shards to this host; consumers on it find them by themselves")
+        ambassador.run(stopping, world.config.consumer.poll_s)

@@ -96,7 +96,10 @@ def plan_outage(
         panels = [("before", list(before.values()), none), ("after", list(after.values()), bad)]
         _draw(svg, planner.world, panels if outage else panels[:1])
         if json:
-            changes = [_change(planner.world, before[name], after[name]) for name in before]
+            changes = []
+            for name in before:
+                near = {one: _refuges(planner.world, after[name].tree, one, conditions) for one in sorted(bad)}
+                changes.append({**_change(planner.world, before[name], after[name]), "refuges": near})
             show_json({"world": known.name, "outage": outage or [], "streams": changes})
             return
         rows = []
@@ -107,6 +110,9 @@ def plan_outage(
         show_table(["STREAM", "", "PER GB", "A DAY", "DEPTH", "MEAN", "FAN-OUT", "CLUSTERS", "UNREACHED"], rows)
         for name in before:
             _show_moves(before[name].tree, after[name].tree)
+            for cluster in sorted(bad):
+                if nearest := _refuges(planner.world, after[name].tree, cluster, conditions):
+                    show(f"{name}: consumers in {cluster} go to {nearest[0]}")
             _show_trouble(after[name])
 
 
@@ -155,16 +161,16 @@ def explain_trees(
 def apply_file(file: WorldToml, json: Json = False, debug: Debug = False) -> None:
     """Make the file's clusters, links and streams the world's, while it runs: whoever follows it takes them up."""
     with reported(as_json=json, debug=debug):
-        from ...copytree import change_map
+        from ...copytree import set_map
         from ..coordination_store import open_coordination
 
         known = _read(file)
         with open_coordination(known.coordination, str(Path(file).parent)) as store:
-            state, changed = change_map(store, lambda *_: (known.world, known.preferences))
+            version, changed = set_map(store, known.world, known.preferences)
         if json:
-            show_json({"world": known.name, "version": state.version, "changed": changed})
+            show_json({"world": known.name, "version": version, "changed": changed})
         else:
-            show(f"{known.name} is at version {state.version}" + ("" if changed else ", as it was"))
+            show(f"{known.name} is at version {version}" + ("" if changed else ", as it was"))
 
 
 @app.command("keep", epilog=examples("tailrace topology keep world.toml --name router-1"))
@@ -199,8 +205,11 @@ def keep_trees(
             Router(store, name, on_order=tell) as router,
         ):
             say(f"{name} keeps the copy trees of {known.name}")
+            told = ""
             while not stopping.is_set():
                 router.attend(0.2)
+                if router.problem != told and (told := router.problem):
+                    say(f"it waits: {told}")
 
 
 def _read(file: str) -> "WorldFile":
@@ -238,6 +247,12 @@ def _live_plans(known: "WorldFile", file: str, planner: "Planner", stream: str |
     live = type(planner)(state.world, state.preferences)
     planner.world = live.world
     return [live.judge(tree) for name, tree in state.trees.items() if stream in (None, name)]
+
+
+def _refuges(world: "WorldMap", tree: "CopyTree", cluster: str, conditions: "Conditions") -> list[str]:
+    from ...copytree.routing import refuges
+
+    return refuges(world, tree, cluster, conditions)[:3] if cluster in tree else []
 
 
 def _conditions(world: "WorldMap", outages: list[str]) -> "Conditions":
