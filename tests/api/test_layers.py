@@ -55,8 +55,7 @@ def wait_for_cache(world: tailrace.World, stream: str, shard: int = 0) -> None:
         layers = world._find_layers()
         if layers is None:
             return False
-        from tailrace.streams.layers import lengths_key
-        from tailrace.streams.lengths import ShardLengths
+        from tailrace.files.lengths import ShardLengths, lengths_key
 
         (raw,) = layers.lengths.get_many([lengths_key(world._incarnation(stream)[1], shard)])
         told = ShardLengths.decode(raw) if raw else None

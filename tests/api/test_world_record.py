@@ -4,9 +4,12 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from conftest import wait_until
 from tailrace.coordination import Coordination, Put, SqliteCoordination, put
@@ -103,6 +106,49 @@ def test_wrong_tables_are_refused_with_the_path_of_what_is_wrong(tables: dict[st
     with pytest.raises(ConfigError, match=words):
         read_map(tables)
         read_preferences(tables)
+
+
+NAMES = st.sampled_from(["a", "b", "*", "../x", "", "region", "name", "hop"])
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), NAMES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def settings_of(kind: type) -> st.SearchStrategy[dict[str, object]]:
+    """Tables with the settings of a kind, and any values."""
+    names = [field.name for field in dataclasses.fields(kind)] + ["from", "to", "between"]
+    return st.dictionaries(st.sampled_from(names), VALUES, max_size=5)
+
+
+HOPS = st.lists(settings_of(Hop), max_size=4)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "clusters": VALUES | st.dictionaries(NAMES, settings_of(Cluster) | VALUES, max_size=3),
+            "tariffs": VALUES | st.dictionaries(NAMES, settings_of(Tariff) | VALUES, max_size=2),
+            "links": VALUES | st.lists(settings_of(Link) | VALUES, max_size=3),
+            "streams": VALUES | st.dictionaries(NAMES, settings_of(Demand) | VALUES, max_size=2),
+            "routing": VALUES | settings_of(Preferences),
+        },
+    ),
+    st.fixed_dictionaries({}, optional={"stream": VALUES, "source": VALUES, "hops": VALUES | HOPS}),
+)
+def test_whatever_the_tables_hold_it_is_read_or_refused(tables: dict[str, object], tree: dict[str, object]) -> None:
+    try:
+        world, preferences = read_map(tables), read_preferences(tables)
+    except ConfigError as refused:
+        assert str(refused)
+    else:
+        assert read_map(write_map(world, preferences)) == world
+        Planner(world, preferences).plan()
+    with suppress(ConfigError):
+        assert read_tree(write_tree(read_tree(tree))) == read_tree(tree)
 
 
 # ---- the record

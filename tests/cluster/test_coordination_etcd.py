@@ -111,6 +111,20 @@ def test_a_frozen_member_is_left_for_another(cluster: EtcdCluster) -> None:
             cluster.signal(0, signal.SIGCONT)
 
 
+def test_a_watch_leaves_a_member_that_stands_still_without_a_word(cluster: EtcdCluster) -> None:
+    config = cluster.config()
+    others = dataclasses.replace(config, etcd=config.etcd[1:])
+    with EtcdCoordination(config) as store, EtcdCoordination(others) as other, store.watch("") as watch:
+        put(other, "a", b"1")
+        assert [event.key for event in watch.poll(30)] == ["a"]  # by the first member
+        cluster.signal(0, signal.SIGSTOP)
+        try:
+            put(other, "b", b"2")
+            assert [event.key for event in watch.poll(60)] == ["b"]
+        finally:
+            cluster.signal(0, signal.SIGCONT)
+
+
 def test_without_a_majority_nothing_is_done_and_that_is_said(cluster: EtcdCluster) -> None:
     with EtcdCoordination(cluster.config(deadline_s=2.0)) as store:
         put(store, "a", b"1")

@@ -17,13 +17,13 @@ from typing_extensions import Buffer
 from tailrace.config import ConsumerConfig
 from tailrace.errors import FileProblem
 from tailrace.files import FileLength
+from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
+from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
 from tailrace.native import Packer
 from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.board import Board
-from tailrace.streams.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.streams.delayed import DelayedReads
-from tailrace.streams.layers import Layers, lengths_key
-from tailrace.streams.lengths import FILES_MAX, SegmentLengths, ShardLengths
+from tailrace.streams.layers import Layers
 from tailrace.streams.segments import HEADER_BYTES, Segment, entry_offset, segments_of
 from tailrace.streams.shadow import BEAT_S, Appended, Shadow
 from tailrace.streams.shard_files import shard_folder

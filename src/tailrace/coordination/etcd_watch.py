@@ -1,10 +1,12 @@
 """One watch in etcd: a thread reads what a member sends, and goes on with another member where the last one stopped.
 
 Invariants: every change of our keys is taken once, in order of revisions; what waits to be handed out is bounded, and
-beyond that the member waits, too.
+beyond that the member waits, too. A member that stands still without a word is found out by whoever polls: now and then
+another is asked how far the store is, and if the watch does not get there it goes on with that one.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
@@ -23,6 +25,8 @@ _PENDING_MAX = 10_000  # events that wait to be handed out
 _AT_ONCE_S = 0.05  # whoever waits for less wants to know what is there now: then etcd is asked how far it is
 _SEND_S = 0.25  # what is stored is sent within this, if it is for us at all
 _LOOK_S = 0.5
+_DOUBT_S = 1.0  # after so long without a change, and then less and less often, it is asked how far the store is
+_DOUBT_MAX_S = 30.0
 
 
 class EtcdFollowing(Watch):
@@ -43,6 +47,8 @@ class EtcdFollowing(Watch):
         self._changing = threading.Condition()
         self._wake = threading.Event()
         self._closed = False
+        self._doubt_s = _DOUBT_S
+        self._sure_s = time.monotonic()  # then the watch was known to be up to date
         self._call: EtcdWatch | None = None
         self._thread = threading.Thread(target=self._follow, name="tailrace etcd watch", daemon=True)
         self._thread.start()
@@ -63,6 +69,7 @@ class EtcdFollowing(Watch):
                 return events
             if (left_s := deadline_s - self._clock.monotonic_s()) <= 0:
                 return []
+            self._doubt()
             self._clock.wait(self._wake, min(left_s, _LOOK_S))
 
     def close(self) -> None:
@@ -91,6 +98,7 @@ class EtcdFollowing(Watch):
                 if event is not None:
                     yield event
                 else:
+                    self._doubt()
                     self._clock.wait(self._wake, _LOOK_S)
             except Closed:
                 if not self._closed:
@@ -117,14 +125,31 @@ class EtcdFollowing(Watch):
                 raise self._problem
             return events
 
-    def _catch_up(self) -> None:
+    def _catch_up(self) -> bool:
         """Wait until all that is stored by now has come, or so much that it must be handed out first."""
         target = self._store.revision(self._tried)
         with self._changing:
-            self._changing.wait_for(
+            came = self._changing.wait_for(
                 lambda: self._after >= target or self._problem or self._closed or len(self._pending) >= _PENDING_MAX,
                 _SEND_S,
             )
+        self._sure_s = time.monotonic()
+        return bool(came)
+
+    def _doubt(self) -> None:
+        if time.monotonic() - self._sure_s < self._doubt_s:
+            return
+        try:
+            if self._catch_up():
+                return
+        except CoordinationError:
+            return  # nobody answers: then nothing changes either
+        # Either the member stands still, or others write to this etcd, too, which the watch does not see.
+        self._doubt_s = min(2 * self._doubt_s, _DOUBT_MAX_S)
+        with self._changing:
+            call = self._call
+        if call is not None:
+            call.close()
 
     def _follow(self) -> None:
         while not self._closed and self._problem is None:
@@ -169,6 +194,8 @@ class EtcdFollowing(Watch):
             self._changing.wait_for(lambda: len(self._pending) < _PENDING_MAX or self._closed)
             self._pending.extend(event for _, event in taken if event is not None)
             self._after = max([self._after, *(revision for revision, _ in taken)])
+            if taken:
+                self._doubt_s, self._sure_s = _DOUBT_S, time.monotonic()
             self._changing.notify_all()
         self._wake.set()
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tailrace.config import decode
 from tailrace.errors import ConfigError
-from tailrace.model import Cluster, CopyTree, Demand, Hop, Link, Tariff, WorldMap
+from tailrace.model import Cluster, CopyTree, Demand, Link, Tariff, WorldMap
 
 from .routing import Preferences
 
@@ -48,17 +48,12 @@ def write_map(world: WorldMap, preferences: Preferences | None = None) -> Tables
 
 
 def read_tree(table: Mapping[str, Any]) -> CopyTree:
-    table = {**table, "hops": [_hop(hop, f"hops[{number}]") for number, hop in enumerate(table.get("hops", ()))]}
     return decode(CopyTree, table)
 
 
 def write_tree(tree: CopyTree) -> Tables:
     hops = [_unusual(hop) for hop in tree.hops]
     return {"stream": tree.stream, "source": tree.source, "hops": hops}
-
-
-def _hop(table: Any, path: str) -> Hop:
-    return decode(Hop, _table(table, path), path)
 
 
 def _named(kind: type[T], part: str, key: str, tables: Mapping[str, Any]) -> tuple[T, ...]:

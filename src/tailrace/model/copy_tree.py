@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..errors import ConfigError
+from .names import refuse_bad_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,12 @@ class Hop:
     downstream: str
     bytes_per_s_max: float = math.inf  # of both layers together; only a leaf that catches up is held back
     joining: bool = False  # downstream has not been at the head yet: others copy from it only if they must
+
+    def __post_init__(self) -> None:
+        refuse_bad_name(self.upstream, "cluster")
+        refuse_bad_name(self.downstream, "cluster")
+        if not self.bytes_per_s_max > 0:
+            raise ConfigError(f"bytes_per_s_max={self.bytes_per_s_max!r}: use more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the indexes below
@@ -35,6 +42,8 @@ class CopyTree:
     hops: tuple[Hop, ...] = ()
 
     def __post_init__(self) -> None:
+        refuse_bad_name(self.stream, "stream")
+        refuse_bad_name(self.source, "cluster")
         if len(self._hops) != len(self.hops) or self.source in self._hops:
             raise ConfigError(f"copy tree of {self.stream}: a cluster copies from two others; it must be from one")
         for name in self._hops:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-from ..errors import ConfigError, NameRefused
-from .names import check_name
+from ..errors import ConfigError
+from .names import refuse_bad_name
 
 Scope = Literal["region", "continent", "world"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # from the smallest place to the largest
@@ -53,10 +53,10 @@ class Cluster:
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "cluster")
+        refuse_bad_name(self.name, "cluster")
         for name in ("continent", "region", "jurisdiction"):
             if getattr(self, name):
-                _check_name(getattr(self, name), name)
+                refuse_bad_name(getattr(self, name), name)
         _require(self.egress_bytes_per_s > 0, "egress_bytes_per_s", self.egress_bytes_per_s, "more than 0")
         _require(self.ingress_bytes_per_s > 0, "ingress_bytes_per_s", self.ingress_bytes_per_s, "more than 0")
         _require(1 <= self.fan_out_max <= 100_000, "fan_out_max", self.fan_out_max, "1 to 100000")
@@ -73,8 +73,8 @@ class Link:
     capacity_bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:
-        _check_name(self.upstream, "cluster")
-        _check_name(self.downstream, "cluster")
+        refuse_bad_name(self.upstream, "cluster")
+        refuse_bad_name(self.downstream, "cluster")
         _require(self.upstream != self.downstream, "downstream", self.downstream, "another cluster than upstream")
         _check_terms(self.price_per_gb, self.latency_s, self.capacity_bytes_per_s)
 
@@ -107,14 +107,14 @@ class Demand:
     joining_bytes_per_s: float = math.inf  # how fast a new cluster may catch up
 
     def __post_init__(self) -> None:
-        _check_name(self.stream, "stream")
-        _check_name(self.source, "cluster")
+        refuse_bad_name(self.stream, "stream")
+        refuse_bad_name(self.source, "cluster")
         for name in self.destinations:
             if name != EVERYWHERE:
-                _check_name(name, "cluster")
+                refuse_bad_name(name, "cluster")
         _require(len(set(self.destinations)) == len(self.destinations), "destinations", self.destinations, "each once")
         for name in self.stays_in:
-            _check_name(name, "jurisdiction")
+            refuse_bad_name(name, "jurisdiction")
         _require(0 <= self.bytes_per_s < math.inf, "bytes_per_s", self.bytes_per_s, "0 or more")
         _require(1 <= self.layers <= 2, "layers", self.layers, "1 or 2")
         _require(1 <= self.hops_max <= 1000, "hops_max", self.hops_max, "1 to 1000")
@@ -235,13 +235,6 @@ def _check_terms(price_per_gb: float, latency_s: float, capacity_bytes_per_s: fl
     _require(0 <= price_per_gb < math.inf, "price_per_gb", price_per_gb, "0 or more")
     _require(0 <= latency_s <= 3600, "latency_s", latency_s, "0 to 3600")
     _require(capacity_bytes_per_s > 0, "capacity_bytes_per_s", capacity_bytes_per_s, "more than 0")
-
-
-def _check_name(name: str, what: str) -> None:
-    try:
-        check_name(name, what)
-    except NameRefused as refused:
-        raise ConfigError(str(refused)) from None
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:

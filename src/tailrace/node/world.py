@@ -23,8 +23,10 @@ from ..config import (
 )
 from ..coordination import Coordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError, FileProblem
+from ..errors import Closed, ConfigError, FileProblem, StreamExists
 from ..files import Files, PosixFiles
+from ..files.lengths import hint_slot
+from ..files.origins import read_origin
 from ..model import check_name
 from ..native.hints import Hints
 from ..streams import (
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
+CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
 _HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not serve
 
 
@@ -170,6 +173,11 @@ class World:
         """
         self._check_open()
         config = self._catalog.open(stream, self.config.stream(stream), shards)
+        if (origin := read_origin(self._files, stream)) is not None:
+            raise StreamExists(
+                f"the stream {stream!r} here is a copy of the one in {origin}: produce there, and it arrives here. "
+                "Nothing was changed"
+            )
         wanted = range(config.shards) if only is None else sorted(set(only))
         if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
@@ -198,6 +206,8 @@ class World:
                     lambda shard: self._trim(stream, shard),
                     shadow.appended if shadow else lambda appended: None,
                 )
+            if (hints := self._hints()) is not None:
+                hints.raise_(CATALOG_SLOT)
             return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():

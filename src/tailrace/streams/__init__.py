@@ -7,7 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Quick, Source, hint_slot
+from .layers import Layers, Quick, Source
 from .monitor import PERCENTILES, Monitor
 from .near import NearChunks, NearLengths
 from .producer import Producer
@@ -63,7 +63,6 @@ __all__ = [
     "cut_positions",
     "file_ranges",
     "find_position",
-    "hint_slot",
     "next_cut",
     "read_arrow",
     "read_range",

@@ -8,12 +8,12 @@ from functools import partial
 
 from ..env import Clock
 from ..errors import TailraceError
+from ..files.chunks import file_key
+from ..files.lengths import ShardLengths, hint_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
-from .chunks import file_key
 from .head import Head
-from .layers import Layers, Source, hint_slot, lengths_key
-from .lengths import ShardLengths
+from .layers import Layers, Source
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 

@@ -7,10 +7,10 @@ one.
 
 from collections.abc import Callable
 
+from ..files.lengths import ShardLengths
 from ..native import Block
 from ..native.client import Follower
 from .layers import Layers
-from .lengths import ShardLengths
 from .segments import HEADER_BYTES, Segment
 
 

@@ -7,13 +7,11 @@ protocol: `Cache` of the cache room is one, and so is whatever a test needs.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
 from ..native.client import Follower
-from ..native.hints import SLOTS
 
 Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
@@ -62,12 +60,3 @@ class Layers:
     bytes_from: Counter[Source] = field(default_factory=Counter)
     nearest: Source = "relaxed"
     quick: Quick | None = None
-
-
-def lengths_key(incarnation: str, shard: int) -> bytes:
-    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
-
-
-def hint_slot(incarnation: str) -> int:
-    """Streams may share one: then some wake up for nothing."""
-    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tailrace.files.chunks import chunk_key
+from tailrace.files.lengths import SegmentLengths, ShardLengths
 from tailrace.native import ENTRY_BYTES, Packer, Records
 from tailrace.native.cell import Cell
 from tailrace.native.client import CellClient, Follower
-from tailrace.streams.chunks import chunk_key
-from tailrace.streams.lengths import SegmentLengths, ShardLengths
 from tailrace.streams.segments import HEADER_BYTES, Segment
 
 BASE = 5000  # of the data file: where its first message begins

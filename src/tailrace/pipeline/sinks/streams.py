@@ -18,9 +18,10 @@ from ...config import StreamConfig
 from ...env import SystemClock
 from ...errors import ConfigError, TailraceError
 from ...files import Files, PosixFiles
+from ...files.lengths import hint_slot
 from ...model import check_name
 from ...native.hints import Hints
-from ...streams import Catalog, Stage, TransactionName, Transactions, hint_slot
+from ...streams import Catalog, Stage, TransactionName, Transactions
 from ..ranges import decode, encode
 from ..staging import Footer, read_table
 

@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 
 from ...config import StreamConfig
 from ...errors import ConfigError
+from ...files.lengths import hint_slot
 from ...native.hints import Hints
-from ...streams import Output, Stage, TransactionName, Transactions, hint_slot
+from ...streams import Output, Stage, TransactionName, Transactions
 from .options import SinkOptions
 from .place import WorldFolder, settle_memory
 

@@ -6,10 +6,12 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 
 import struct
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from ..model.message_file import Track
+from ..model.segment import Segment
 from ..native import crc32c
-from .segments import Segment
+from ..native.hints import SLOTS
 
 VERSION = 2
 FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
@@ -103,3 +105,13 @@ def _count(raw: bytes) -> int:
     magic, version, count, _, checksum, _, _ = _HEAD.unpack_from(raw)
     whole = magic == _MAGIC and version == VERSION and len(raw) == _HEAD.size + count * _FILE.size
     return count if whole and crc32c(memoryview(raw)[_SUMMED:]) == checksum else 0
+
+
+def lengths_key(incarnation: str, shard: int) -> bytes:
+    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
+
+
+def hint_slot(incarnation: str) -> int:
+    """Which word in shared memory is raised when a stream has news. Streams may share one: then some wake up for
+    nothing."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS
