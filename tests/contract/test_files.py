@@ -200,6 +200,41 @@ def test_claims_of_different_folders_do_not_meet(opener: Opener) -> None:
     one.check()
 
 
+def test_while_a_claim_is_held_nobody_else_gets_the_folder(opener: Opener) -> None:
+    first, second = opener("first").claim("shard"), threading.Event()
+    claimed: list[object] = []
+
+    def claim() -> None:
+        second.set()
+        claimed.append(opener("second").claim("shard"))
+
+    with ThreadPoolExecutor(1) as pool:
+        with first.hold():
+            waiting = pool.submit(claim)
+            second.wait()
+            assert not claimed
+        waiting.result()
+    assert claimed
+    with pytest.raises(Fenced, match="second owns it"), first.hold():
+        pytest.fail("it was claimed by somebody newer")
+
+
+def test_a_file_is_moved_at_once_and_only_if_it_is_there(files: Files) -> None:
+    appender = files.claim("stage").create("a")
+    appender.append(0, [b"abc"])
+    appender.seal()
+    files.make_folder("shard")
+    files.move("stage/a", "shard/b")
+    assert (files.list("stage"), files.list("shard")) == ([], ["b"])
+    assert content(files, "shard/b") == b"abc"
+    with pytest.raises(FileMissing):
+        files.move("stage/a", "shard/c")
+    for source, target in (("../a", "shard/c"), ("shard/b", ".b")):
+        with pytest.raises(NameRefused):
+            files.move(source, target)
+    assert files.list("shard") == ["b"]
+
+
 def test_a_name_is_created_once(files: Files) -> None:
     claim = files.claim("shard")
     claim.create("a")

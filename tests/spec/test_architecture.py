@@ -107,12 +107,15 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 
 DOORS = {
+    "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays Finding Layers "
-    "Monitor NearChunks NearLengths OnChange PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot "
-    "SnapshotStatus Snapshots Source Start View arrow_schema collect verify_shard",
+    "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
+    "Finding Layers Monitor NearChunks NearLengths OnChange Output PERCENTILES Producer Quick Shadow ShardLog "
+    "ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View "
+    "arrow_schema collect complete_stale cut_positions file_ranges find_position hint_slot next_cut read_arrow "
+    "read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
     "CopyService DigestReply Engine EtcdCompare EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut "

@@ -29,7 +29,7 @@ _LOCK_S_MAX = 3.0
 
 
 class CacheTarget:
-    """`holder`: 16 bytes that nobody else has. `pause` sleeps for so long. `host`: where `on_written` wakes consumers, as
+    """`holder`: 16 bytes that nobody else has. `pause` sleeps for so long. `host`: where `on_written` wakes others, as
     a tag."""
 
     def __init__(

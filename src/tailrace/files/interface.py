@@ -12,6 +12,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -103,6 +104,11 @@ class Claim(Protocol):
         """Raise Fenced if somebody newer has claimed the folder."""
         ...
 
+    def hold(self) -> AbstractContextManager[None]:
+        """While it is entered nobody else can claim the folder, so that something elsewhere can be done under the
+        claim. Keep it short: they wait. Fenced if somebody newer has claimed it already."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -126,6 +132,10 @@ class Files(Protocol):
 
     def publish(self, path: str, content: Buffer, *, replace: bool = True) -> bool:
         """Put a whole file in place, durably and at once; False if it was there and not to be replaced."""
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Give a settled file another name, durably and at once. FileMissing if it is not there (any more)."""
         ...
 
     def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:

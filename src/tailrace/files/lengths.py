@@ -98,14 +98,6 @@ class ShardLengths:
         return cls(tuple(segments), beat_us, host)
 
 
-def newest_in(raw: bytes) -> SegmentLengths | None:
-    """Only the last one of those that `ShardLengths.decode` finds, quicker."""
-    if not (count := _count(raw)):
-        return None
-    created_us, data_base, index_base, *rest = _FILE.unpack_from(raw, _HEAD.size + (count - 1) * _FILE.size)
-    return SegmentLengths(Segment(created_us, data_base, index_base), *rest)
-
-
 def _count(raw: bytes) -> int:
     """How many segments it tells of; 0: it is nothing that this version can read."""
     if len(raw) < _HEAD.size:

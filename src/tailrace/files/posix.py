@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from threading import Condition, Lock
 from types import TracebackType
@@ -139,6 +139,12 @@ class PosixFiles:
                 raise
             self._disk.sync_folder(folder)
         return True
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._path(source), self._path(target)
+        with explained("move", old):
+            self._disk.rename(old, new)
+            self._disk.sync_folder(os.path.dirname(new))
 
     def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:
         full, count = self._path(folder), 0
@@ -302,6 +308,9 @@ class PosixClaim:
     def check(self) -> None:
         with self._held("check"):
             pass
+
+    def hold(self) -> AbstractContextManager[None]:
+        return self._held("hold")
 
     def close(self) -> None:
         if not self._closed:

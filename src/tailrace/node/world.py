@@ -23,7 +23,7 @@ from ..config import (
 )
 from ..coordination import Coordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError, StreamExists
+from ..errors import Closed, ConfigError, FileProblem, StreamExists
 from ..files import Files, PosixFiles
 from ..files.lengths import hint_slot
 from ..files.origins import read_origin
@@ -48,6 +48,7 @@ from ..streams import (
     SnapshotStatus,
     View,
     collect,
+    complete_stale,
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
 from .hosts import host_tag
@@ -67,17 +68,17 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
     files = PosixFiles(root)
-    config = config if config is not None else _read_config(os.path.join(root, _CONFIG))
-    if config.host is None and (host := os.environ.get(_HOST)):
-        config = dataclasses.replace(config, host=host)
-    coordination = config.coordination
+    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if settings.host is None and (host := os.environ.get(_HOST)):
+        settings = dataclasses.replace(settings, host=host)
+    coordination = settings.coordination
     return World(
         files=files,
         coordination=lambda: open_coordination(coordination, root),
         has_coordination=lambda: has_coordination(coordination, root),
         may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config,
+        config=settings,
         root=root,
     )
 
@@ -243,6 +244,8 @@ class World:
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
+                with suppress(FileProblem):  # who may only read sees what is there
+                    complete_stale(self._files, self._clock, stream, self.stream_config(stream))
                 found = self._tails(stream, start, shards, checkpoint, config.mapped, board)
                 tails += found
                 if checkpoint is not None:
@@ -454,8 +457,9 @@ class World:
 
     @property
     def _host_tag(self) -> int | None:
-        """Of this host, if the world may have others: one folder is a world on one machine unless it is named."""
-        return None if self.config.host is None else host_tag(self.config.host)
+        """Of this host, if the world may have others: with SQLite it has none, unless hosts are named."""
+        alone = self.config.host is None and not self.config.coordination.etcd
+        return None if alone else host_tag(self.config.host)
 
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.

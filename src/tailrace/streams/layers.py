@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
+from ..native.client import Follower
+
 Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
 
@@ -40,12 +42,21 @@ class LengthCache(Protocol):
     def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
+class Quick(Protocol):
+    """What a follower finds in both caches at once, where both lie in the memory of this host."""
+
+    def __call__(
+        self, follower: Follower, entry: int, start: int, bytes_max: int
+    ) -> tuple[memoryview, int, memoryview] | None: ...
+
+
 @dataclass(slots=True)
 class Layers:
     """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
-    counts as `nearest`."""
+    counts as `nearest`. `quick`: the short way to the head of a shard, if there is one."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
     nearest: Source = "relaxed"
+    quick: Quick | None = None
