@@ -254,6 +254,19 @@ def test_a_producer_that_opens_meanwhile_is_shut_out_and_nothing_is_lost() -> No
     assert_in_order(world)
 
 
+def test_what_was_staged_and_never_committed_goes_in_the_end() -> None:
+    world = a_world(SimulatedDisk().process(), ManualClock())
+    staged = f"streams/{STREAM}/transactions/staged"
+    lost = TransactionName.for_once(world.clock.time_us(), "abc")
+    stage(world, 1, app=lost.app)
+    stage(world, 0)
+    transactions_of(world).commit(1, stage(world, 1))
+    assert world.files.list(staged) == [f"{lost.app}.{1:020d}"], "its own of before are gone"
+    world.clock.advance(8 * 86400.0)
+    transactions_of(world).commit(2, stage(world, 2))
+    assert world.files.list(staged) == []
+
+
 def test_two_applications_share_the_shards() -> None:
     disk, clock = SimulatedDisk(), ManualClock()
     worlds = [a_world(disk.process(), clock, seed) for seed in (1, 2)]

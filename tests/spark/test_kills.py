@@ -8,13 +8,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from processes import descendants
+import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import tailrace
 from conftest import wait_until
 from tailrace.node.bench.spark import kills
+
+from .processes import descendants
 
 KILLS = 8
 
@@ -64,6 +66,7 @@ def test_the_process_that_commits_is_killed_again_and_again(
     assert messages(world, "out") == messages(world, "in")
 
 
+@pytest.mark.timeout(900)
 def test_the_driver_is_killed_in_the_middle_of_a_query(tmp_path: Path) -> None:
     """A process of its own with its JVM and workers; the benchmark kills it more often."""
     survived = kills.run(str(tmp_path), kills=1, messages=20_000, bytes_per_batch=150_000, seed=3)

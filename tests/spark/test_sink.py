@@ -168,3 +168,4 @@ def test_a_message_that_is_too_large_is_said_and_nothing_is_written(
     with pytest.raises(PySparkException, match="message_bytes_max=10"):
         save(spark.sql("SELECT 'x' AS value UNION ALL SELECT repeat('x', 11)"), tmp_path, "small")
     assert values(world, "small") == []
+    assert world.files.list("streams/small/transactions/staged") == []

@@ -223,13 +223,16 @@ def test_a_stream_is_followed_in_batches_of_the_size_that_was_asked(
 
     def run() -> list[int]:
         reading = spark.readStream.format("tailrace").option("world", str(tmp_path / "world"))
-        frame = reading.option("stream", "followed").option("maxBytesPerTrigger", "20000").load()
+        reading = reading.option("stream", "followed").option("maxBytesPerTrigger", "20000")
+        frame = reading.option("checkpoint", "spark").load()
         writing = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
         query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         return [progress["numInputRows"] for progress in query.recentProgress]
 
     assert run() == [200, 200, 200, 100]
+    told = world.checkpoints("followed")["spark"]
+    assert told[0] + told[1] >= 40_000, "how far it is, one batch late, for retention"
     assert sum(run()) == 0, "there was nothing new"
     with world.producer("followed") as producer:
         producer.send_many([b"new"] * 50, shard=1)

@@ -114,7 +114,7 @@ DOORS = {
     "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange Finding Layers "
     "Monitor OnChange Output PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus "
     "Snapshots Source Stage Start TransactionName Transactions View arrow_schema collect complete_stale cut_positions "
-    "file_ranges find_position hint_slot next_cut read_arrow read_range "
+    "discard file_ranges find_position hint_slot next_cut read_arrow read_range "
     "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "

@@ -17,7 +17,7 @@ from .snapshots import Snapshot, Snapshots, SnapshotStatus
 from .staging import Output, Stage
 from .tail import ShardTail, Start
 from .transaction import TransactionName
-from .transactions import Transactions, complete_stale
+from .transactions import Transactions, complete_stale, discard
 from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
@@ -55,6 +55,7 @@ __all__ = [
     "collect",
     "complete_stale",
     "cut_positions",
+    "discard",
     "file_ranges",
     "find_position",
     "hint_slot",

@@ -27,6 +27,7 @@ _HEAD = struct.Struct("<8sQ")
 _SUM = struct.Struct("<I")
 _ALIGN = 8  # entries are read in place
 _NAME = re.compile(r"(.+)\.([0-9]{20})")
+_ONCE = re.compile(r"once-([0-9]{20})-")
 _READ_MAX = 1 << 30
 
 
@@ -44,6 +45,17 @@ class TransactionName:
 
     def __str__(self) -> str:
         return f"{self.app}.{self.batch:020d}"
+
+    @classmethod
+    def for_once(cls, time_us: int, nonce: str) -> "TransactionName":
+        """Of an application that commits once and never comes again. It tells when that was."""
+        return cls(f"once-{time_us:020d}-{nonce}", 0)
+
+    @property
+    def once_us(self) -> int | None:
+        """When it was made, if it is for once."""
+        match = _ONCE.match(self.app)
+        return None if match is None else int(match[1])
 
     @classmethod
     def parse(cls, name: str) -> "TransactionName | None":

@@ -43,6 +43,7 @@ _TRIES = 10
 _KEPT = 16  # records of an application that are kept to recognise a batch that comes again
 _KEPT_BYTES = 64 << 10  # so much of their messages may stay in them: moving a file is cheaper than another one
 _STALE_S = 5.0  # a record that is older than this was left by somebody who died
+_ABANDONED_S = 7 * 86_400.0  # no write takes that long, so nobody will commit what it has staged
 _PATIENCE_S = 2.0  # for somebody who took over a shard and so must complete it
 _LOOK_S = 0.01
 
@@ -99,13 +100,13 @@ class Transactions:
     def _commit(self, name: TransactionName, outputs: Sequence[Output]) -> bool:
         claim = self._own()
         if self._is_known(name):
-            _tidy(self._files, self.stream, name)
+            _tidy(self._files, self.stream, name, self._clock.time_us())
             return False
         self._refuse_a_leap_back(name)
         transaction = self._publish(name, claim, _by_shard(outputs))
         for part in transaction.parts:
             self._roll_forward(part)
-        _finish(self._files, self.stream, transaction)
+        _finish(self._files, self.stream, transaction, self._clock.time_us())
         return True
 
     def _own(self) -> Claim | None:
@@ -300,7 +301,7 @@ def complete(
     for part in transaction.parts:
         if find_end(files, stream, part.shard).position < part.end:
             ShardLog(files, clock, stream, part.shard, config, on_roll=on_roll).close()  # opening is all it takes
-    _finish(files, stream, transaction)
+    _finish(files, stream, transaction, clock.time_us())
 
 
 def complete_stale(files: Files, clock: Clock, stream: str, config: StreamConfig) -> int:
@@ -314,7 +315,7 @@ def complete_stale(files: Files, clock: Clock, stream: str, config: StreamConfig
     return count
 
 
-def _finish(files: Files, stream: str, transaction: Transaction) -> None:
+def _finish(files: Files, stream: str, transaction: Transaction, now_us: int) -> None:
     """The record goes to those that are kept; the oldest of them go. A crash before this changes nothing: all of it is
     done again, and nothing comes of it."""
     name, path = transaction.name, f"{pending_folder(stream)}/{transaction.name}"
@@ -331,16 +332,28 @@ def _finish(files: Files, stream: str, transaction: Transaction) -> None:
     for old in _kept(files, stream, name.app)[:-_KEPT]:
         with suppress(FileMissing):
             files.delete(f"{_kept_folder(stream, name.app)}/{old}")
-    _tidy(files, stream, name)
+    _tidy(files, stream, name, now_us)
 
 
-def _tidy(files: Files, stream: str, name: TransactionName) -> None:
-    """Delete what attempts of this batch, and of those before it, have left."""
+def _tidy(files: Files, stream: str, name: TransactionName, now_us: int) -> None:
+    """Delete what attempts of this batch and of those before it have left, and others that were for once, long ago."""
+    pending = pending_names(files, stream)
     for text in files.list(staging_folder(stream)):
         other = TransactionName.parse(text)
-        if other is not None and other.app == name.app and other.batch <= name.batch:
+        if other is None or other in pending:
+            continue
+        earlier = other.app == name.app and other.batch <= name.batch
+        stale = other.once_us is not None and now_us - other.once_us > _ABANDONED_S * 1e6
+        if earlier or stale:
             with suppress(FileProblem):
                 files.delete_folder(staging_folder(stream, other))
+
+
+def discard(files: Files, stream: str, name: TransactionName) -> None:
+    """Give up a transaction that was not committed: delete what was staged for it."""
+    if name not in pending_names(files, stream):
+        with suppress(FileProblem):
+            files.delete_folder(staging_folder(stream, name))
 
 
 def _kept_folder(stream: str, app: str) -> str:

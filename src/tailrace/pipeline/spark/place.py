@@ -2,13 +2,14 @@
 
 import gc
 import os
-from functools import cache
+from functools import cache, cached_property
 
 from ...config import StreamConfig, parse_world
+from ...coordination import SqliteCoordination
 from ...env import SystemClock
 from ...errors import ConfigError
 from ...files import PosixFiles
-from ...streams import Catalog
+from ...streams import Catalog, Checkpoints, Collected, collect
 
 
 class WorldFolder:
@@ -26,6 +27,22 @@ class WorldFolder:
 
     def config(self, stream: str) -> StreamConfig:
         return self.catalog.config(stream)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(SqliteCoordination(os.path.join(self.path, "coordination.db")))
+
+    def incarnation(self, stream: str) -> tuple[str, str]:
+        """What checkpoints of a stream belong to."""
+        return stream, self.catalog.incarnation(stream)
+
+    def trim(self, stream: str, shard: int) -> Collected:
+        """Delete what the stream's retention allows, as a producer does when it begins a new file."""
+        policy, passed = self.config(stream).retention, []
+        if policy.waits_for:
+            known = self.checkpoints.load_all(self.incarnation(stream))
+            passed = [known.get(name, {}).get(shard, 0) for name in policy.waits_for]
+        return collect(self.files, stream, shard, policy, self.clock.time_us(), passed)
 
     def settings(self, stream: str) -> StreamConfig:
         """What a stream is made with that is not there yet, as the world's tailrace.toml says."""

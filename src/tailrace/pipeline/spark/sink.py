@@ -18,9 +18,10 @@ from pyspark.sql import types
 from pyspark.sql.types import StructType
 
 from ...config import StreamConfig
+from ...env import SystemClock
 from ...errors import ConfigError
 from ...native.hints import Hints
-from ...streams import Output, Stage, TransactionName, Transactions, hint_slot
+from ...streams import Output, Stage, TransactionName, Transactions, discard, hint_slot
 from .options import SinkOptions
 from .place import WorldFolder, settle_memory
 
@@ -84,7 +85,15 @@ class _Target:
         key = world.path, self.options.stream, name.app
         transactions = _open.get(key)
         if transactions is None:
-            transactions = Transactions(world.files, world.clock, self.options.stream, self.config, name.app, once=once)
+            transactions = Transactions(
+                world.files,
+                world.clock,
+                self.options.stream,
+                self.config,
+                name.app,
+                once=once,
+                on_roll=lambda shard: world.trim(self.options.stream, shard),
+            )
         try:
             transactions.commit(name.batch, outputs)
         except BaseException:
@@ -107,7 +116,10 @@ class BatchSink(spark.DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         self._target = _Target(options, schema, overwrite=overwrite)
         self._once = options.transaction is None
-        self._name = TransactionName(*(options.transaction or (f"write-{secrets.token_hex(12)}", 0)))
+        if options.transaction is not None:
+            self._name = TransactionName(*options.transaction)
+        else:
+            self._name = TransactionName.for_once(SystemClock().time_us(), secrets.token_hex(8))
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> CommitOutput:
         return self._target.stage(self._name, iterator)
@@ -116,7 +128,8 @@ class BatchSink(spark.DataSourceArrowWriter):
         self._target.commit(self._name, messages, self._once)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
-        """Nothing can be seen of it. What is left is deleted with the next batch."""
+        """Nothing can be seen of it; what was staged is not needed any more."""
+        discard(WorldFolder(self._target.options.world).files, self._target.options.stream, self._name)
 
 
 class StreamSink(spark.DataSourceStreamArrowWriter):

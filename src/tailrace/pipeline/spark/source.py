@@ -161,7 +161,10 @@ class StreamSource(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         stream = self._stream
-        return _offset({shard: stream.find(shard, stream.options.start) for shard in stream.shards})
+        begins = {shard: stream.find(shard, stream.options.start) for shard in stream.shards}
+        if (name := stream.options.checkpoint) is not None:
+            stream.world.checkpoints.declare(stream.world.incarnation(stream.options.stream), name, begins)
+        return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._stream.options.bytes_per_batch
@@ -194,7 +197,12 @@ class StreamSource(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.read(partition)
 
     def commit(self, end: Mapping[str, int]) -> None:
-        """Spark tells it late, and never of the last batch; late is on the safe side for who waits with deleting."""
+        """Tell how far the query is, under the name of a checkpoint, for retention that waits for it. Spark says so one
+        batch late, which is on the safe side. The query itself begins where Spark's own checkpoint stands."""
+        stream = self._stream
+        if (name := stream.options.checkpoint) is not None:
+            incarnation = stream.world.incarnation(stream.options.stream)
+            stream.world.checkpoints.commit({(incarnation, int(shard)): at for shard, at in end.items()}, name)
 
     def stop(self) -> None:
         pass
