@@ -1,6 +1,5 @@
 """Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, snapshots, views, retention."""
 
-from ..files.lengths import hint_slot
 from .ambassador import Ambassador
 from .batch import Batch, arrow_schema
 from .board import Board
