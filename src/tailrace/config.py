@@ -257,8 +257,8 @@ class WorldConfig:
     caches: Mapping[str, CacheConfig] = field(default_factory=dict)
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
-    coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
     host: str | None = None  # what this host is called; None: it is known by itself. Two names share no memory
+    coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
 
     def __post_init__(self) -> None:
         try:

@@ -50,6 +50,19 @@ def test_bytes_become_readable_when_they_are_flushed_and_not_before(files: Files
         assert content(files, "shard/a") == b"hello world"
 
 
+def test_who_can_bring_bytes_again_may_cut_a_file(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"hello"])
+    appender.sync()
+    again = files.append("shard/a", at_most=3)
+    assert again.length == 3
+    assert content(files, "shard/a") == b"hel"
+    again.append(3, [b"met"])
+    again.sync()
+    assert files.append("shard/a", at_most=100).length == 6
+    assert content(files, "shard/a") == b"helmet"
+
+
 def test_a_short_read_tells_how_much_was_there(files: Files) -> None:
     appender = files.claim("shard").create("a")
     appender.append(0, [b"abc"])
@@ -185,6 +198,41 @@ def test_claims_of_different_folders_do_not_meet(opener: Opener) -> None:
     one.create("x")
     two.create("x")
     one.check()
+
+
+def test_while_a_claim_is_held_nobody_else_gets_the_folder(opener: Opener) -> None:
+    first, second = opener("first").claim("shard"), threading.Event()
+    claimed: list[object] = []
+
+    def claim() -> None:
+        second.set()
+        claimed.append(opener("second").claim("shard"))
+
+    with ThreadPoolExecutor(1) as pool:
+        with first.hold():
+            waiting = pool.submit(claim)
+            second.wait()
+            assert not claimed
+        waiting.result()
+    assert claimed
+    with pytest.raises(Fenced, match="second owns it"), first.hold():
+        pytest.fail("it was claimed by somebody newer")
+
+
+def test_a_file_is_moved_at_once_and_only_if_it_is_there(files: Files) -> None:
+    appender = files.claim("stage").create("a")
+    appender.append(0, [b"abc"])
+    appender.seal()
+    files.make_folder("shard")
+    files.move("stage/a", "shard/b")
+    assert (files.list("stage"), files.list("shard")) == ([], ["b"])
+    assert content(files, "shard/b") == b"abc"
+    with pytest.raises(FileMissing):
+        files.move("stage/a", "shard/c")
+    for source, target in (("../a", "shard/c"), ("shard/b", ".b")):
+        with pytest.raises(NameRefused):
+            files.move(source, target)
+    assert files.list("shard") == ["b"]
 
 
 def test_a_name_is_created_once(files: Files) -> None:

@@ -99,6 +99,22 @@ def describe(
     return described + struct.pack("<I", crc32c(message + struct.pack("<Q", start) + described))
 
 
+def moved_entries(entries: bytes, start: int, to: int, time_us: int) -> bytes:
+    """The entries as they are when the messages begin at `to`. A sum is linear: it changes by the sum of what changes
+    behind the message, whatever the message is."""
+    moved, by = b"", to - start
+    for at in range(0, len(entries), ENTRY_BYTES):
+        end, old_us, shape, total = struct.unpack_from("<QqII", entries, at)
+        time_us = max(time_us, old_us)
+        before = struct.pack("<QQqI", start, end, old_us, shape)
+        after = struct.pack("<QQqI", start + by, end + by, time_us, shape)
+        change = bytes(a ^ b for a, b in zip(before, after, strict=True))
+        total ^= crc32c(change) ^ crc32c(bytes(len(change)))
+        moved += struct.pack("<QqII", end + by, time_us, shape, total)
+        start = end
+    return moved
+
+
 def split_message(message: bytes, shape: int) -> tuple[bytes | None, bytes | None] | None:
     """Key and value of a message; None when the shape cannot be that of such a message."""
     key_length = shape & KEY_BYTES_MAX

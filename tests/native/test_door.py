@@ -26,6 +26,7 @@ def test_the_door_is_this_small():
         "crc32c_tables",
         "entry_at",
         "hash64",
+        "moved_entries",
         "shard_of",
         "verify",
     ]

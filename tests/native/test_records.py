@@ -20,6 +20,7 @@ from tailrace.native import (
     count_to_time,
     crc32c,
     entry_at,
+    moved_entries,
     verify,
 )
 from tailrace.streams import Batch, arrow_schema
@@ -252,6 +253,27 @@ def test_the_end_of_all_positions():
     assert verify(seal(b"ab", last - 1, 0), last - 1, b"ab") == 0
     assert verify(seal(b"ab", 2**64 - 3, 0), 2**64 - 3, b"ab") == 0
     assert Records(STREAM, 3, last - 2, seal(b"ab", last - 2, 0), b"ab").end == last
+
+
+# ---- moving
+
+
+@given(samples(), st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1))
+@settings(PATIENT, max_examples=150)
+def test_moved_entries_are_those_of_the_same_messages_at_another_place(sample, to, time_us):
+    moved = bytes(moved_entries(tight(sample.entries), sample.start, to, time_us))
+    assert moved == model.moved_entries(sample.entries, sample.start, to, time_us)
+    records = Records(STREAM, 3, to, moved, sample.data)
+    assert records.count == len(sample.messages), "their sums are right without a look at the messages"
+    for before, after in zip(sample.messages, records.messages(), strict=True):
+        assert (after.key, after.value) == (before.key, before.value)
+        assert after.position - to == before.position - sample.start
+        assert after.timestamp_us == max(before.timestamp_us, time_us)
+
+
+def test_entries_are_not_moved_beyond_the_end_of_the_numbers():
+    with pytest.raises(ValueError, match="no position"):
+        moved_entries(SAMPLE.entries, SAMPLE.start, 2**62 + 1, 0)
 
 
 # ---- counting

@@ -16,7 +16,8 @@ MODULES = [
     for module in pkgutil.walk_packages(tailrace.__path__, "tailrace.")
     if not module.name.endswith(("__main__", ".worker", "._core"))
 ]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# Those that need Spark share its session: tests/spark/test_examples.py.
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("spark_"))
 
 
 @pytest.mark.parametrize("name", ["tailrace", *MODULES])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.streams.lengths import SegmentLengths, ShardLengths
+from tailrace.files.lengths import SegmentLengths, ShardLengths
 from tailrace.streams.mirror import BACK_BYTES, TRACKS, ShardMirror
 from tailrace.streams.segments import Segment
 

@@ -17,13 +17,13 @@ from typing_extensions import Buffer
 from tailrace.config import ConsumerConfig
 from tailrace.errors import FileProblem
 from tailrace.files import FileLength
+from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
+from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
 from tailrace.native import Packer
 from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.board import Board
-from tailrace.streams.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.streams.delayed import DelayedReads
-from tailrace.streams.layers import Layers, lengths_key
-from tailrace.streams.lengths import FILES_MAX, SegmentLengths, ShardLengths, newest_in
+from tailrace.streams.layers import Layers
 from tailrace.streams.segments import HEADER_BYTES, Segment, entry_offset, segments_of
 from tailrace.streams.shadow import BEAT_S, Appended, Shadow
 from tailrace.streams.shard_files import shard_folder
@@ -132,12 +132,11 @@ shard_lengths = st.builds(
 @given(shard_lengths)
 def test_lengths_come_back_as_they_were(lengths):
     assert ShardLengths.decode(lengths.encode()) == lengths
-    assert newest_in(lengths.encode()) == lengths.newest
 
 
 @given(st.binary(max_size=400))
 def test_what_nobody_wrote_says_nothing(raw):
-    assert ShardLengths.decode(raw) is newest_in(raw) is None
+    assert ShardLengths.decode(raw) is None
 
 
 @given(shard_lengths, st.data())
@@ -150,12 +149,11 @@ def test_damage_makes_lengths_unreadable_and_never_different(lengths, data):
         raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
         found = ShardLengths.decode(bytes(raw))
         assert found is None or found == lengths  # the two bytes that are kept free mean nothing
-        assert newest_in(bytes(raw)) == (None if found is None else lengths.newest)
 
 
 def test_no_lengths_at_all_and_other_versions_are_unreadable():
     one = ShardLengths((SegmentLengths(Segment(1, 2, 3), 4096, 4096),))
-    assert ShardLengths.decode(ShardLengths().encode()) is newest_in(ShardLengths().encode()) is None
+    assert ShardLengths.decode(ShardLengths().encode()) is None
     raw = bytearray(one.encode())
     assert raw[4] == 2
     raw[4] = 3

@@ -12,6 +12,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -103,14 +104,20 @@ class Claim(Protocol):
         """Raise Fenced if somebody newer has claimed the folder."""
         ...
 
+    def hold(self) -> AbstractContextManager[None]:
+        """While it is entered nobody else can claim the folder, so that something elsewhere can be done under the
+        claim. Keep it short: they wait. Fenced if somebody newer has claimed it already."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Files(Protocol):
     def claim(self, folder: str) -> Claim: ...
 
-    def append(self, path: str) -> Appender:
-        """Be the appender of an existing file, instead of whoever was."""
+    def append(self, path: str, *, at_most: int | None = None) -> Appender:
+        """Be the appender of an existing file, instead of whoever was. If it has more bytes than `at_most`, the rest is
+        cut off: for those who can bring it again, and do not trust what a machine left when it went down."""
         ...
 
     def settle(self, path: str) -> None:
@@ -125,6 +132,10 @@ class Files(Protocol):
 
     def publish(self, path: str, content: Buffer, *, replace: bool = True) -> bool:
         """Put a whole file in place, durably and at once; False if it was there and not to be replaced."""
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Give a settled file another name, durably and at once. FileMissing if it is not there (any more)."""
         ...
 
     def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from threading import Condition, Lock
 from types import TracebackType
@@ -67,14 +67,15 @@ class PosixFiles:
                 self._revoke(f"{path}/{name}")
         return PosixClaim(self, path, fence, record, revoked)
 
-    def append(self, path: str) -> "PosixAppender":
+    def append(self, path: str, *, at_most: int | None = None) -> "PosixAppender":
         full = self._path(path)
         with explained("open for appending", full):
             handle = self._disk.open(full, write=True)
             with self._closing_on_error(handle), self._taken(_fence_of(full)) as fence:
                 size = self._disk.size(handle)
                 length = judge(fence.read(), size, self._disk.identity()).readable_bytes
-                if size > length:  # bytes that nobody flushed, hence nobody saw
+                length = length if at_most is None else min(length, at_most)
+                if size > length:  # bytes that nobody flushed, hence nobody saw; or that are not trusted
                     self._disk.truncate(handle, length)
                 self._disk.sync(handle)
                 record = self._record(flushed_bytes=length)
@@ -138,6 +139,12 @@ class PosixFiles:
                 raise
             self._disk.sync_folder(folder)
         return True
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._path(source), self._path(target)
+        with explained("move", old):
+            self._disk.rename(old, new)
+            self._disk.sync_folder(os.path.dirname(new))
 
     def forget_drafts(self, folder: str, stale: Callable[[str], bool]) -> int:
         full, count = self._path(folder), 0
@@ -301,6 +308,9 @@ class PosixClaim:
     def check(self) -> None:
         with self._held("check"):
             pass
+
+    def hold(self) -> AbstractContextManager[None]:
+        return self._held("hold")
 
     def close(self) -> None:
         if not self._closed:

@@ -14,6 +14,7 @@ from ._core import (
     crc32c_tables,
     entry_at,
     hash64,
+    moved_entries,
     shard_of,
     verify,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "crc32c_tables",
     "entry_at",
     "hash64",
+    "moved_entries",
     "shard_of",
     "verify",
 ]

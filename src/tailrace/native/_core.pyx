@@ -53,6 +53,7 @@ cdef extern from "records.h":
                      uint64_t data_bytes, int proven) nogil
     size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit) nogil
     size_t tr_count_to_time(const tr_entry *entries, size_t count, int64_t time_us) nogil
+    void tr_move_entries(tr_entry *entries, size_t count, uint64_t start, uint64_t to, int64_t time_us) nogil
     tr_measure tr_measure_columns(const tr_entry *entries, size_t count, uint64_t start) nogil
     void tr_split_columns(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, int32_t shard,
                           tr_columns columns) nogil
@@ -182,6 +183,19 @@ def entry_at(entries, size_t number):
     if number >= index.entries:
         raise IndexError(f"entry {number} of {index.entries}")
     return index.first[number].end, index.first[number].time_us
+
+
+def moved_entries(entries, uint64_t start, uint64_t to, int64_t time_us):
+    """The entries of messages that begin at `start`, as they are when the messages begin at `to` instead. No time is
+    less than time_us, or than the one before it. The messages' bytes are not needed."""
+    cdef _Entries index = _Entries(entries)
+    if to > <uint64_t> 1 << 62:  # far below the end of the numbers, which no shard will reach
+        raise ValueError(f"a shard has no position {to}")
+    cdef Block moved = Block(index.count)
+    memcpy(moved.memory, index.at, index.count)
+    with nogil:
+        tr_move_entries(<tr_entry *> moved.memory, index.entries, start, to, time_us)
+    return moved
 
 
 @cython.no_gc

@@ -70,6 +70,29 @@ size_t tr_count_to_time(const tr_entry *entries, size_t count, int64_t time_us) 
     return low;
 }
 
+void tr_move_entries(tr_entry *entries, size_t count, uint64_t from, uint64_t to, int64_t time_us) {
+    struct {
+        uint64_t start, end;
+        int64_t time_us;
+        uint32_t shape;
+    } change = {0}; /* what the sum covers behind the message: 28 bytes, without a gap */
+    enum { CHANGE_BYTES = sizeof(uint64_t) + offsetof(tr_entry, sum) };
+    const uint32_t unchanged = tr_crc32c(0, &change, CHANGE_BYTES);
+    uint64_t start = from;
+    for (size_t i = 0; i < count; i++) {
+        const tr_entry old = entries[i];
+        tr_entry *entry = &entries[i];
+        entry->end = old.end - from + to;
+        if (entry->time_us < time_us) entry->time_us = time_us;
+        time_us = entry->time_us;
+        change.start = start ^ (start - from + to);
+        change.end = old.end ^ entry->end;
+        change.time_us = old.time_us ^ entry->time_us;
+        entry->sum = old.sum ^ tr_crc32c(0, &change, CHANGE_BYTES) ^ unchanged;
+        start = old.end;
+    }
+}
+
 tr_measure tr_measure_columns(const tr_entry *entries, size_t count, uint64_t start) {
     tr_measure measure = {0};
     for (size_t i = 0; i < count; i++) {

@@ -66,6 +66,11 @@ tr_entry tr_describe(const uint8_t *message, uint64_t start, uint64_t length, ui
 size_t tr_verify(const tr_entry *entries, size_t count, uint64_t start, const uint8_t *data, uint64_t data_bytes,
                  int proven);
 
+/* Move entries of messages that begin at `from` so that they begin at `to`, none of them older than time_us or than the
+ * one before it. The messages are not looked at: a sum is linear in the bytes it is made of, so it changes by the sum of
+ * how the bytes behind the message change. Sums that were wrong stay wrong. */
+void tr_move_entries(tr_entry *entries, size_t count, uint64_t from, uint64_t to, int64_t time_us);
+
 /* How many entries end at or before `limit`; how many are older than `time_us`. Both need entries in order. */
 size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit);
 size_t tr_count_to_time(const tr_entry *entries, size_t count, int64_t time_us);

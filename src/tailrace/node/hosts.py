@@ -11,8 +11,7 @@ _SHARED = "/dev/shm"  # memory that has a name; without it a folder on disk does
 
 def shared_folder() -> str:
     """A folder of this user's own, on the shared-memory file system if there is one."""
-    root = _SHARED if os.path.isdir(_SHARED) else tempfile.gettempdir()
-    folder = os.path.join(root, f"tailrace-{os.getuid()}")
+    folder = os.path.join(_shared_root(), f"tailrace-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
@@ -23,11 +22,11 @@ def host_id(name: str | None = None) -> str:
     if name is not None:
         return name
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             boot = file.read().strip()
     except OSError:
         boot = os.uname().nodename
-    return f"{boot}:{os.stat(shared_folder()).st_dev}"
+    return f"{boot}:{os.stat(_shared_root()).st_dev}"
 
 
 def host_tag(name: str | None = None) -> int:
@@ -55,6 +54,10 @@ def make_world_folder(world: str, host: str | None = None) -> str:
             file.write(os.path.realpath(world))
         _sweep()
     return folder
+
+
+def _shared_root() -> str:
+    return _SHARED if os.path.isdir(_SHARED) else tempfile.gettempdir()
 
 
 def _sweep() -> None:

@@ -15,7 +15,8 @@ from ..cache import Cache
 from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
-from ..streams import Layers, NearChunks, NearLengths, Source
+from ..native.client import Follower
+from ..streams import Layers, NearChunks, NearLengths, Quick, Source
 from .caches import Caches
 from .hosts import host_id
 
@@ -57,16 +58,18 @@ class WorldLayers:
         home = self.home(cache)
         if home is None or cache not in self._far or not self._is_time(cache, "near"):
             return found or home
-        if self._in_memory(home):  # it was just not there yet
-            self._far.discard(cache)
-            return home
+        self._settle(cache, home)
+        if cache not in self._far:
+            return home  # it was just not there yet
         with self._opening, suppress(TailraceError):
             near = self._caches().open(self._near_name, serving=False, create=False, transport="memory")
             chunks, lengths = (
                 NearChunks(near, home.data, self._bytes_from),
                 NearLengths(near, home.lengths, self._clock),
             )
-            self._near[cache] = replace(home, data=chunks, lengths=lengths, nearest="ambassador")
+            self._near[cache] = replace(
+                home, data=chunks, lengths=lengths, nearest="ambassador", quick=_quick(near, near)
+            )
             self._far.discard(cache)
         return self._near.get(cache, home)
 
@@ -94,9 +97,23 @@ class WorldLayers:
             lengths.close()
             raise
         found = Layers(data, lengths, self._bytes_from)
-        if not self._in_memory(found):
-            self._far.add(cache)
+        self._settle(cache, found)
         return found
 
-    def _in_memory(self, layers: Layers) -> bool:
-        return all(isinstance(cache, Cache) and cache.in_memory for cache in (layers.data, layers.lengths))
+    def _settle(self, cache: str, home: Layers) -> None:
+        """Whether it is on this host."""
+        data, lengths = home.data, home.lengths
+        assert isinstance(data, Cache)
+        assert isinstance(lengths, Cache)
+        if data.in_memory and lengths.in_memory:
+            self._far.discard(cache)
+            home.quick = _quick(lengths, data)
+        else:
+            self._far.add(cache)
+
+
+def _quick(lengths: Cache, data: Cache) -> Quick:
+    def look(follower: Follower, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
+        return lengths.follow(follower, data, entry, start, bytes_max)
+
+    return look

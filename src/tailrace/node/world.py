@@ -23,8 +23,10 @@ from ..config import (
 )
 from ..coordination import Coordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError
+from ..errors import Closed, ConfigError, FileProblem, StreamExists
 from ..files import Files, PosixFiles
+from ..files.lengths import hint_slot
+from ..files.origins import read_origin
 from ..model import check_name
 from ..native.hints import Hints
 from ..streams import (
@@ -46,6 +48,7 @@ from ..streams import (
     SnapshotStatus,
     View,
     collect,
+    complete_stale,
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
 from .hosts import host_tag
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
+CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
 _HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not serve
 
 
@@ -64,17 +68,17 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
     files = PosixFiles(root)
-    config = config if config is not None else _read_config(os.path.join(root, _CONFIG))
-    if config.host is None and (host := os.environ.get(_HOST)):
-        config = dataclasses.replace(config, host=host)
-    coordination = config.coordination
+    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if settings.host is None and (host := os.environ.get(_HOST)):
+        settings = dataclasses.replace(settings, host=host)
+    coordination = settings.coordination
     return World(
         files=files,
         coordination=lambda: open_coordination(coordination, root),
         has_coordination=lambda: has_coordination(coordination, root),
         may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config,
+        config=settings,
         root=root,
     )
 
@@ -169,6 +173,11 @@ class World:
         """
         self._check_open()
         config = self._catalog.open(stream, self.config.stream(stream), shards)
+        if (origin := read_origin(self._files, stream)) is not None:
+            raise StreamExists(
+                f"the stream {stream!r} here is a copy of the one in {origin}: produce there, and it arrives here. "
+                "Nothing was changed"
+            )
         wanted = range(config.shards) if only is None else sorted(set(only))
         if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
@@ -197,6 +206,8 @@ class World:
                     lambda shard: self._trim(stream, shard),
                     shadow.appended if shadow else lambda appended: None,
                 )
+            if (hints := self._hints()) is not None:
+                hints.raise_(CATALOG_SLOT)
             return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():
@@ -233,6 +244,8 @@ class World:
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
+                with suppress(FileProblem):  # who may only read sees what is there
+                    complete_stale(self._files, self._clock, stream, self.stream_config(stream))
                 found = self._tails(stream, start, shards, checkpoint, config.mapped, board)
                 tails += found
                 if checkpoint is not None:
@@ -444,8 +457,9 @@ class World:
 
     @property
     def _host_tag(self) -> int | None:
-        """Of this host, if the world may have others: one folder is a world on one machine unless it is named."""
-        return None if self.config.host is None else host_tag(self.config.host)
+        """Of this host, if the world may have others: with SQLite it has none, unless hosts are named."""
+        alone = self.config.host is None and not self.config.coordination.etcd
+        return None if alone else host_tag(self.config.host)
 
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.

@@ -1,5 +1,6 @@
 """Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, snapshots, views, retention."""
 
+from ..files.lengths import hint_slot
 from .ambassador import Ambassador
 from .batch import Batch, arrow_schema
 from .board import Board
@@ -7,15 +8,19 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Source
+from .layers import Layers, Quick, Source
 from .monitor import PERCENTILES, Monitor
 from .near import NearChunks, NearLengths
 from .producer import Producer
+from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
 from .shadow import Shadow
 from .shard_log import ShardLog
 from .snapshots import Snapshot, Snapshots, SnapshotStatus
+from .staging import Output, Stage
 from .tail import ShardTail, Start
+from .transaction import TransactionName
+from .transactions import Transactions, complete_stale, discard
 from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
@@ -30,13 +35,16 @@ __all__ = [
     "Collected",
     "Consumer",
     "Delays",
+    "FileRange",
     "Finding",
     "Layers",
     "Monitor",
     "NearChunks",
     "NearLengths",
     "OnChange",
+    "Output",
     "Producer",
+    "Quick",
     "Shadow",
     "ShardLog",
     "ShardStatus",
@@ -45,9 +53,20 @@ __all__ = [
     "SnapshotStatus",
     "Snapshots",
     "Source",
+    "Stage",
     "Start",
+    "TransactionName",
+    "Transactions",
     "View",
     "arrow_schema",
     "collect",
+    "complete_stale",
+    "cut_positions",
+    "discard",
+    "file_ranges",
+    "find_position",
+    "next_cut",
+    "read_arrow",
+    "read_range",
     "verify_shard",
 ]

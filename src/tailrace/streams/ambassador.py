@@ -11,12 +11,12 @@ from contextlib import suppress
 from ..env import Clock
 from ..errors import FileMissing, TailraceError
 from ..files import Files
+from ..files.chunks import chunk_key, file_key
+from ..files.lengths import ShardLengths, hint_slot, lengths_key
 from ..model.message_file import Track
 from ..native.hints import Hints
 from .board import Board
-from .chunks import chunk_key, file_key
-from .layers import Layers, hint_slot, lengths_key
-from .lengths import ShardLengths
+from .layers import Layers
 from .mirror import ShardMirror
 from .segments import Segment
 from .shard_files import SegmentView, shard_folder

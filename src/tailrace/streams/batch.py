@@ -1,6 +1,6 @@
 """A batch: consecutive messages of one shard, checked, as bytes, as messages or as Arrow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..native import Message, Records
@@ -30,6 +30,12 @@ class Batch(Records):
         """All messages as one table; no work per message in Python, and values without keys are not even copied."""
         import pyarrow as pa  # here, not above: a process that never asks for Arrow does not wait for it
 
+        return pa.Table.from_batches([self.to_record_batch()])
+
+    def to_record_batch(self, names: Sequence[str] | None = None) -> "pyarrow.RecordBatch":
+        """The same as one record batch, with all columns of `arrow_schema`, or those that are named, in their order."""
+        import pyarrow as pa
+
         keys, key_ends, key_bits, no_key, values, value_ends, value_bits, no_value, times, positions, shards = (
             self.columns()
         )
@@ -41,14 +47,20 @@ class Batch(Records):
         def numbers(kind: "pyarrow.DataType", content: object) -> "pyarrow.Array":
             return pa.Array.from_buffers(kind, self.count, [None, pa.py_buffer(content)], 0)
 
+        schema = arrow_schema()
         columns = [
             binary(key_ends, keys, key_bits, no_key),
             binary(value_ends, values, value_bits, no_value),
-            numbers(pa.timestamp("us", tz="UTC"), times),
+            numbers(schema.field("timestamp").type, times),
             numbers(pa.int32(), shards),
             numbers(pa.int64(), positions),
         ]
-        return pa.Table.from_arrays(columns, schema=arrow_schema())
+        if names is not None:
+            places = [schema.get_field_index(name) for name in names]
+            return pa.RecordBatch.from_arrays(
+                [columns[place] for place in places], schema=pa.schema([schema.field(place) for place in places])
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def arrow_schema() -> "pyarrow.Schema":

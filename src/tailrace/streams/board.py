@@ -8,12 +8,12 @@ from functools import partial
 
 from ..env import Clock
 from ..errors import TailraceError
+from ..files.chunks import file_key
+from ..files.lengths import ShardLengths, hint_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
-from .chunks import file_key
 from .head import Head
-from .layers import Layers, Source, hint_slot, lengths_key
-from .lengths import ShardLengths
+from .layers import Layers, Source
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
@@ -46,14 +46,15 @@ class Followed:
         clock: Clock,
     ) -> None:
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
-        self._raw, self.told = partial(board.raw, number), partial(board.lengths, number)
+        self.told = partial(board.lengths, number)
 
     def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
         key = partial(self._key, segment.data_name if name == "data" else segment.index_name)
         return LayeredTrack(durable, name, key, self._layers, self.told, lambda told: told.of(segment), self._clock)
 
     def head(self, segment: Segment) -> Head:
-        return Head(segment, self._raw, self._layers, self._key, self._clock)
+        key = lengths_key(self._incarnation, self._shard)
+        return Head(segment, key, self.told, self._layers, self._key)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -95,13 +96,6 @@ class Board:
             self._look()
         told = self._told[number]
         return told.lengths(), self._clock.monotonic_s() - told.changed_s
-
-    def raw(self, number: int) -> tuple[bytes | None, float]:
-        """The same as it came, and when it did; the same object as long as nothing else is said."""
-        if self._stale:
-            self._look()
-        told = self._told[number]
-        return told.raw, told.changed_s
 
     def _look(self) -> None:
         self._stale = False

@@ -6,8 +6,8 @@ head when the first file was met is left where it is: those who want it are late
 
 from dataclasses import dataclass, field, replace
 
+from ..files.lengths import SegmentLengths, ShardLengths
 from ..model.message_file import Track
-from .lengths import SegmentLengths, ShardLengths
 from .segments import Segment
 
 TRACKS: tuple[Track, Track] = ("index", "data")

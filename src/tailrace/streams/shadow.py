@@ -14,11 +14,11 @@ from typing_extensions import Buffer
 
 from ..env import Clock
 from ..errors import TailraceError
+from ..files.chunks import ChunkedFile, chunk_size_for, file_key
+from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, lengths_key
 from ..native import Packed
 from ..native.hints import Hints
-from .chunks import ChunkedFile, chunk_size_for, file_key
-from .layers import Layers, hint_slot, lengths_key
-from .lengths import SegmentLengths, ShardLengths
+from .layers import Layers
 from .segments import Segment
 
 BEAT_S = 0.25  # how often the lengths are told even though nothing changed: whoever produces is alive

@@ -7,16 +7,30 @@ Invariants:
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from typing import cast
 
 from ..config import StreamConfig
 from ..env import Clock
-from ..errors import FileProblem, TailraceError
+from ..errors import Corrupt, FileMissing, FileProblem, TailraceError
 from ..files import Appender, Claim, Files
 from ..native import Packed
 from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
 from .shadow import Appended
 from .shard_files import find_end, shard_folder
+from .transaction import Adopted, Run, ShardPart, pending_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Where a shard's next segment would begin, and the least it may be named by."""
+
+    position: int
+    number: int
+    time_us: int
+    index_base: int
+    created_us: int
 
 
 class ShardLog:
@@ -45,15 +59,15 @@ class ShardLog:
         self._lost = True  # whether the true end must be looked up in the files
         try:
             self._find_end()
+            for part in pending_parts(files, stream, shard):
+                self.roll_forward(part)
         except BaseException:
             self._claim.close()
             raise
 
-    def append(self, packed: Packed) -> None:
+    def append(self, packed: Packed | Run) -> None:
         """Make the messages durable and visible. Those that are already stay as they are."""
-        if self._lost:
-            self._claim.check()
-            self._find_end()
+        self._know_end()
         abandoned, self._abandoned = self._abandoned, None
         if packed.end <= self.position:  # a try that seemed to fail, or was interrupted, went through after all
             if abandoned is not None:
@@ -75,10 +89,52 @@ class ShardLog:
         self._index_base = self._open.segment.index_base_after(self._open.entries)
         self._tell(self._open, packed)
 
-    def _tell(self, open_: "_OpenSegment", packed: Packed) -> None:
+    def outline(self) -> Outline:
+        """Where the next segment would begin."""
+        self._know_end()
+        return Outline(self.position, self._number, self.time_us, self._index_base, self._next_creation_us())
+
+    def hold(self) -> AbstractContextManager[None]:
+        """See `Claim.hold`."""
+        return self._claim.hold()
+
+    def roll_forward(self, part: ShardPart) -> None:
+        """Make visible what is not yet of a committed transaction. Whoever opens a shard does it before anything else,
+        so a part begins where the shard ends, or it is there already."""
+        self._know_end()
+        for one in part.adopted:
+            self._adopt(one)
+        if part.run is not None and part.run.end > self.position:
+            self.append(part.run.behind(self.position))
+
+    def _adopt(self, one: Adopted) -> None:
+        """Take a whole segment that lies elsewhere. Names and order are fixed by the transaction, so it does not matter
+        who does it, how often, or how far somebody else came."""
+        segment = one.segment
+        if one.end <= self.position:
+            return
+        if (segment.data_base, segment.index_base) != (self.position, self._index_base):
+            raise Corrupt(
+                f"{self._folder} ends at {self.position}, but a committed transaction goes on at {segment.data_base}. "
+                "Somebody else has changed the files; restore them from a copy"
+            )
+        for source, name in ((one.data, segment.data_name), (one.index, segment.index_name)):
+            try:
+                self._files.move(source, f"{self._folder}/{name}")
+            except FileMissing:  # it was moved before
+                if name not in self._files.list(self._folder):
+                    raise
+        self.position, self._number, self.time_us = one.end, self._number + one.count, one.last_time_us
+        self._index_base = segment.index_base_after(one.count)
+        self._created_us = max(self._created_us, segment.created_us)
+        before, self._open = self._open, None
+        self._leave(before)
+
+    def _tell(self, open_: "_OpenSegment", packed: Packed | Run) -> None:
         segment = open_.segment
         data_length, index_length = packed.end - segment.data_base, self._index_base - segment.index_base
-        self._on_append(Appended(self.shard, segment, open_.header, packed, data_length, index_length))
+        told = cast(Packed, packed)  # a run has all that a packed one has
+        self._on_append(Appended(self.shard, segment, open_.header, told, data_length, index_length))
 
     def close(self) -> None:
         """Seal what is open and let the shard go."""
@@ -88,6 +144,11 @@ class ShardLog:
         finally:
             self._open = None
             self._claim.close()
+
+    def _know_end(self) -> None:
+        if self._lost:
+            self._claim.check()
+            self._find_end()
 
     def _find_end(self) -> None:
         end = find_end(self._files, self.stream, self.shard)
@@ -107,12 +168,18 @@ class ShardLog:
     def _roll(self) -> None:
         """Begin a new segment, and only then let go of the old one: until the new name stands, the old one's fence is
         what tells good bytes from torn ones."""
-        created_us = max(self._clock.time_us(), self.time_us, self._created_us + 1)
-        self._created_us = created_us
+        created_us = self._created_us = self._next_creation_us()
         segment = Segment(created_us, self.position, self._index_base)
         header = IndexHeader(created_us, self.position, self._number)
         begun = _OpenSegment.begin(self._files, self._folder, self._claim, segment, header)
         before, self._open = self._open, begun
+        self._leave(before)
+
+    def _next_creation_us(self) -> int:
+        return max(self._clock.time_us(), self.time_us, self._created_us + 1)
+
+    def _leave(self, before: "_OpenSegment | None") -> None:
+        """A new segment stands: nothing more comes in those before it."""
         if before is not None:
             try:
                 before.seal()
@@ -153,7 +220,7 @@ class _OpenSegment:
             undo.pop_all()
         return cls(segment, header.encode(), data, index)
 
-    def append(self, packed: Packed) -> None:
+    def append(self, packed: Packed | Run) -> None:
         start = packed.start - self.segment.data_base
         if self._data.length == start:  # otherwise an earlier try came further than this
             self._data.append(start, [memoryview(packed.data)])

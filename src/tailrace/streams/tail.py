@@ -63,6 +63,11 @@ class ShardTail:
         """Where the next message to hand out begins, or will."""
         return max(self._position, self._not_before)
 
+    @property
+    def drained(self) -> bool:
+        """Whether all that the cache tells of is handed out, for certain, as of the last look."""
+        return not self._window and self._head is not None and self._head.at_end
+
     def close(self) -> None:
         self._leave()
 
@@ -134,9 +139,10 @@ class ShardTail:
 
     # ---- reading
 
-    def poll(self, bytes_max: int) -> Batch | None:
-        """The next messages, up to about this many bytes and at least one; None when there are none yet."""
-        if self._head is not None and not self._window and self._position >= self._not_before:
+    def poll(self, bytes_max: int, before: int | None = None) -> Batch | None:
+        """The next messages, up to about this many bytes and at least one; None when there are none yet. If told so,
+        only those that begin before a position; None when there are none of them."""
+        if self._head is not None and not self._window and self._position >= self._not_before and before is None:
             if (batch := self._glance(self._head, bytes_max)) is not None:
                 return batch
             if self._head.at_end and self._clock.monotonic_s() < self._listed_s + _RELIST_S:
@@ -152,7 +158,7 @@ class ShardTail:
                 continue
             self._skip()
             if self._window:
-                return self._batch(view, bytes_max)
+                return self._batch(view, bytes_max, before)
 
     def _glance(self, head: Head, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
@@ -200,9 +206,13 @@ class ShardTail:
             ended_before = count_to_position(self._window, self._not_before - 1)
             self._consume(min(ended_before + 1, len(self._window) // ENTRY_BYTES))
 
-    def _batch(self, view: SegmentView, bytes_max: int) -> Batch | None:
+    def _batch(self, view: SegmentView, bytes_max: int, before: int | None) -> Batch | None:
         start = self._position
+        if before is not None and start >= before:
+            return None
         count = max(1, count_to_position(self._window, start + bytes_max))
+        if before is not None:  # each begins where the one before it ends
+            count = min(count, count_to_position(self._window, before - 1) + 1)
         end = entry_at(self._window, count - 1)[0]
         if not 0 < end - start <= max(bytes_max, _MESSAGE_BYTES_MAX):
             count, end = 1, entry_at(self._window, 0)[0]  # one of them is bad: go one by one until it is the first

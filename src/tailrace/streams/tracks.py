@@ -10,12 +10,12 @@ from typing import Protocol
 
 from ..env import Clock
 from ..files import FileLength, View
+from ..files.chunks import Part, short_ones
+from ..files.lengths import SegmentLengths, ShardLengths
 from ..model.message_file import Track as TrackName
 from ..native import Block
-from .chunks import Part, short_ones
 from .delayed import DelayedReads
 from .layers import Layers
-from .lengths import SegmentLengths, ShardLengths
 
 DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
 SILENT_S = 1.0  # without a word from the producer, the file itself is asked

@@ -10,6 +10,7 @@ from ..errors import (
     DeadlineExceeded,
     Denied,
     PeerFailed,
+    Superseded,
     TailraceError,
     Unreachable,
     WireProblem,
@@ -36,6 +37,7 @@ _CODES: Final = (
     (WireRefused, grpc.StatusCode.INVALID_ARGUMENT),
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Closed, grpc.StatusCode.UNAVAILABLE),
+    (Superseded, grpc.StatusCode.ABORTED),
 )
 
 # gRPC's own words, which a test pins. Should a version choose others, an error says less, but nothing wrong.
@@ -56,11 +58,18 @@ def refuse(context: grpc.ServicerContext, problem: BaseException) -> NoReturn:
 
 def problem_of(failed: grpc.RpcError, method: Called, address: str, deadline_s: float) -> WireProblem:
     """What a failed call means to the one who made it."""
+    problem = problem_of_stream(failed, method.name, address, deadline_s)
+    if not method.changes:
+        problem.took_effect = False
+    return problem
+
+
+def problem_of_stream(failed: grpc.RpcError, name: str, address: str, deadline_s: float) -> WireProblem:
     assert isinstance(failed, grpc.Call)
     code, details = failed.code(), failed.details() or ""
     kind, effect, advice = _meaning(code, details)
-    problem = kind(f"{method.name} at {address}: {_seen(code, details, deadline_s)}; {advice}")
-    problem.took_effect = _told_effect(failed, effect) if method.changes else False
+    problem = kind(f"{name} at {address}: {_seen(code, details, deadline_s)}; {advice}")
+    problem.took_effect = _told_effect(failed, effect)
     return problem
 
 
@@ -85,6 +94,8 @@ def _meaning(code: grpc.StatusCode, details: str) -> tuple[type[WireProblem], bo
             return PeerFailed, None, "raise message_bytes_max at both ends"
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Busy, None, "try again in a moment"
+        case grpc.StatusCode.ABORTED:
+            return Superseded, False, "leave it to the newer one"
         case grpc.StatusCode.INVALID_ARGUMENT:
             return WireRefused, False, "repeating it does not help"
         case grpc.StatusCode.UNIMPLEMENTED:

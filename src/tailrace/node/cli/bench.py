@@ -22,6 +22,8 @@ app = typer.Typer(
         "tailrace bench streams",
         "tailrace bench cache",
         "tailrace bench fanout",
+        "tailrace bench spark",
+        "tailrace bench copytree",
         "tailrace bench streams --json > bench.json",
     ),
     no_args_is_help=True,
@@ -147,6 +149,86 @@ def fanout(
             show_json(result)
             return
         _print(tables(result))
+
+
+@app.command(
+    epilog=examples("tailrace bench spark", "tailrace bench spark --repeats 5 --kills 20 --json > bench.json"),
+)
+def spark(
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 3,
+    kills: Annotated[
+        int, typer.Option("--kills", metavar="N", min=0, help="How often a query's driver is killed; 15 s each.")
+    ] = 5,
+    directory: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="DIR", help="Where streams lie: the disk to measure.", show_default=False),
+    ] = None,
+    peers_folder: Annotated[
+        str | None,
+        typer.Option(
+            "--peers-folder",
+            metavar="DIR",
+            help="Where Kafka is kept once it was fetched.  [default: tailrace/peers in the user's cache folder]",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure streams as Spark's source and sink beside its own formats and Kafka, and kill a query's driver."""
+    with reported(as_json=json, debug=debug):
+        from ..bench.spark import run as measurement
+        from ..bench.spark.table import tables
+
+        if directory is not None and not os.path.isdir(directory):
+            raise ConfigError(f"--directory: there is no folder {directory!r}; make it, or name another")
+        cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        result = measurement.run(
+            peers_folder or os.path.join(cache_folder, "tailrace", "peers"),
+            repeats=repeats,
+            directory=directory,
+            progress=say,
+            quick=quick,
+            kill_count=kills,
+        )
+        if json:
+            show_json(result)
+            return
+        _print(tables(result))
+
+
+@app.command(
+    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --json > bench.json"),
+)
+def copytree(
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs; each takes a minute.")] = 1,
+    wan: Annotated[
+        float, typer.Option("--wan", metavar="MS", min=0, help="Delay between clusters, one way; it is subtracted.")
+    ] = 10.0,
+    directory: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="DIR", help="Where clusters lie: the disk to measure.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny amounts: shows that it runs, not how fast.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure copies between clusters: what a hop adds, what a pair of workers carries, how soon a world heals."""
+    with reported(as_json=json, debug=debug):
+        from ..bench import table
+        from ..bench.copytree import run as measurement
+
+        where = directory or tempfile.gettempdir()
+        if not os.path.isdir(where):
+            raise ConfigError(f"--directory: there is no folder {where!r}; make it, or name another")
+        result = measurement.run(repeats=repeats, directory=where, wan_s=wan / 1000, progress=say, quick=quick)
+        if json:
+            show_json(result)
+            return
+        _print([table(result)])
 
 
 def _numbers(text: str, most: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from ...peers.server import PeerMissing
@@ -17,11 +17,13 @@ from ...peers.server import PeerMissing
 _FETCH_S = 180.0
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>tailrace</groupId><artifactId>peer</artifactId><version>1</version>
-<dependencies><dependency>
-<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-</dependency></dependencies>
+<dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY = """<dependency>
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>{more}
+</dependency>"""
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 class Installer:
@@ -57,17 +59,29 @@ class Installer:
 
     def jars(self, group: str, artifact: str, version: str) -> list[str]:
         """A Java program with all that it needs to run, fetched by Maven. Where the jars lie."""
-        place = os.path.join(self._folder, f"{artifact}-{version}")
+        needed = _DEPENDENCY.format(group=group, artifact=artifact, version=version, more="")
+        return self._jars(artifact, f"{artifact}-{version}", needed)
+
+    def jars_alone(self, name: str, coordinates: Sequence[tuple[str, str, str]]) -> list[str]:
+        """These and nothing of what they say they need: for parts of something that is here already."""
+        needed = "".join(
+            _DEPENDENCY.format(group=group, artifact=artifact, version=version, more=_ALONE)
+            for group, artifact, version in coordinates
+        )
+        return self._jars(name, f"{name}-{coordinates[0][2]}", needed)
+
+    def _jars(self, artifact: str, name: str, needed: str) -> list[str]:
+        place = os.path.join(self._folder, name)
         if not os.path.isdir(place):
             if not self._fetch:
                 raise PeerMissing(f"{artifact} is not in {self._folder}; a run without --quick fetches it")
             maven = shutil.which("mvn")
             if maven is None:
                 raise PeerMissing(f"{artifact} is fetched by Maven, which is not here: apt install maven")
-            self._progress(f"fetching {artifact} {version}")
+            self._progress(f"fetching {name}")
             with tempfile.TemporaryDirectory() as folder:
                 with open(os.path.join(folder, "pom.xml"), "w") as file:
-                    file.write(_POM.format(group=group, artifact=artifact, version=version))
+                    file.write(_POM.format(dependencies=needed))
                 goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={place}.part"]
                 self._run([maven, "-q", "-B", *goal], artifact, "Maven", cwd=folder)
             os.rename(f"{place}.part", place)

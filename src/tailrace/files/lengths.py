@@ -6,10 +6,12 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 
 import struct
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from ..model.message_file import Track
+from ..model.segment import Segment
 from ..native import crc32c
-from .segments import Segment
+from ..native.hints import SLOTS
 
 VERSION = 2
 FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
@@ -96,14 +98,6 @@ class ShardLengths:
         return cls(tuple(segments), beat_us, host)
 
 
-def newest_in(raw: bytes) -> SegmentLengths | None:
-    """Only the last one of those that `ShardLengths.decode` finds, quicker."""
-    if not (count := _count(raw)):
-        return None
-    created_us, data_base, index_base, *rest = _FILE.unpack_from(raw, _HEAD.size + (count - 1) * _FILE.size)
-    return SegmentLengths(Segment(created_us, data_base, index_base), *rest)
-
-
 def _count(raw: bytes) -> int:
     """How many segments it tells of; 0: it is nothing that this version can read."""
     if len(raw) < _HEAD.size:
@@ -111,3 +105,13 @@ def _count(raw: bytes) -> int:
     magic, version, count, _, checksum, _, _ = _HEAD.unpack_from(raw)
     whole = magic == _MAGIC and version == VERSION and len(raw) == _HEAD.size + count * _FILE.size
     return count if whole and crc32c(memoryview(raw)[_SUMMED:]) == checksum else 0
+
+
+def lengths_key(incarnation: str, shard: int) -> bytes:
+    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
+
+
+def hint_slot(incarnation: str) -> int:
+    """Which word in shared memory is raised when a stream has news. Streams may share one: then some wake up for
+    nothing."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS

@@ -1,0 +1,29 @@
+"""The result of `tailrace bench spark` for people."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def tables(result: Mapping[str, Any]) -> "list[Table]":
+    from rich.table import Table
+
+    rates = Table(title=f"Rows per second: medians of {result['settings']['repeats']} repeats", title_justify="left")
+    for heading in ("who", "what", "message", "rows/s", "MB/s", "lowest", "highest"):
+        rates.add_column(heading, justify="left" if heading in ("who", "what") else "right")
+    for row in sorted(result["rows"], key=lambda row: (row["message_bytes"], row["what"], -row["rows_per_s"])):
+        low, high = row["spread"]
+        size = f"{row['message_bytes']} B"
+        rates.add_row(
+            row["who"], row["what"], size, f"{row['rows_per_s']:,}", f"{row['mb_per_s']:,}", f"{low:,}", f"{high:,}"
+        )
+    summary = Table(title="Least ratio over all sizes and kinds", title_justify="left")
+    for heading in ("figure", "value", "goal"):
+        summary.add_column(heading, justify="left" if heading == "figure" else "right")
+    for name, value in result["summary"].items():
+        goal = result["goals"].get(name)
+        verdict = "" if goal is None else f"{goal:g} {'met' if value >= goal else 'missed'}"
+        summary.add_row(name, f"{value:g}", verdict)
+    return [rates, summary]
