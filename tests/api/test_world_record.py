@@ -338,6 +338,18 @@ def test_a_router_whose_lease_ran_out_does_not_overwrite_the_next_ones_trees(sto
     first.close()
 
 
+def test_a_router_that_lost_its_place_unawares_stores_nothing(store: Coordination) -> None:
+    set_map(store, WORLD)
+    with Router(store, "r1", config=CONFIG) as router:
+        router.step(0)
+        before = load(store).trees
+        put(store, "world/router", b"another")  # between two looks at its lease
+        set_map(store, without(WORLD, "eu-3"))
+        router.step(0)
+        assert load(store).trees == before
+        assert not router.leads
+
+
 def test_an_outage_in_a_large_world_leads_to_a_new_tree(store: Coordination) -> None:
     """With a thread that runs. How long it takes is measured by bench/routing.py."""
     clusters = tuple(Cluster(name=f"c{n:02}", continent=f"k{n % 4}") for n in range(60))

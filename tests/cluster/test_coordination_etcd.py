@@ -14,6 +14,7 @@ from etcd_cluster import EtcdCluster, require_etcd, shared_cluster
 from tailrace.config import CoordinationConfig, WorldConfig
 from tailrace.coordination import (
     Absent,
+    AtRevision,
     Coordination,
     EtcdCoordination,
     Event,
@@ -185,6 +186,12 @@ def test_processes_race_for_a_key_and_one_wins(store: Coordination) -> None:
     assert entry is not None
     assert wins == [int(entry.value)]
     assert not compare_and_swap(store, "owner", dataclasses.replace(entry, revision=entry.revision - 1), b"").succeeded
+
+
+def test_no_revision_means_absent(store: Coordination) -> None:
+    """To etcd 0 does, which would be our -1."""
+    assert not store.transact([AtRevision("none", -1)], [Put("none", b"")]).succeeded
+    assert store.get("none") is None
 
 
 def test_worlds_with_other_prefixes_do_not_see_each_other(store: Coordination) -> None:

@@ -122,6 +122,16 @@ def test_a_recovered_cluster_passes_on_again_only_after_its_probation() -> None:
     assert core.due_s is None
 
 
+def test_the_probation_of_one_goes_on_while_others_fall_ill() -> None:
+    core, before = started()
+    core.handle(ClusterSilent(gateway(before, "eu")), 10.0)
+    core.handle(ClusterReported(gateway(before, "eu")), 20.0)
+    core.handle(Tick(), 20.2)
+    core.handle(ClusterSilent(gateway(before, "ap")), 40.0)
+    core.handle(Tick(), 50.3)
+    assert core.conditions.bad_clusters == {gateway(before, "ap")}
+
+
 def test_a_cluster_that_stays_late_on_its_new_way_does_not_get_all_its_ways_blamed() -> None:
     core, before = started()
     leaf = next(name for name in before.clusters if not before.downstream(name))
