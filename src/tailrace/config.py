@@ -141,6 +141,8 @@ class CacheConfig:
     chaining: bool = True  # keep keys that find no place in the index, answered by the backend itself
     tombstones: int = 4096  # of each backend: erased keys whose versions are known exactly
     repair_s: float = 30.0  # how often backends compare what they have
+    read_bytes_per_s: float | None = None  # of each backend, to other hosts; None: as fast as it goes …
+    write_bytes_per_s: float | None = None  # … and from them. Reading never keeps writing waiting, whatever these are
     clients: tuple[str, ...] = ()  # who may use it, by a name in their certificate; empty: whoever has one we trust
     clock_error_s: float = 0.1  # the largest difference between two clocks; a restarted backend waits twice as long
 
@@ -156,6 +158,9 @@ class CacheConfig:
         _require(self.ttl_s is None or 1 <= self.ttl_s <= 1e9, "ttl_s", self.ttl_s, "1 or more, or leave it out")
         _require(0 <= self.tombstones <= 1 << 24, "tombstones", self.tombstones, f"0 to {1 << 24}")
         _require(0 < self.repair_s <= _WAIT_S_MAX, "repair_s", self.repair_s, "more than 0")
+        for name in ("read_bytes_per_s", "write_bytes_per_s"):
+            rate = getattr(self, name)
+            _require(rate is None or rate >= MIB, name, rate, f"{MIB} or more, or leave it out")
         _require(0 <= self.clock_error_s <= 3600, "clock_error_s", self.clock_error_s, "0 to 3600")
 
     @property
@@ -215,6 +220,33 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinationConfig:
+    """Where the coordination store is: a SQLite file of one machine, or the members of an etcd cluster.
+
+    Over TLS, a member's certificate must have the host of its endpoint among its names.
+    """
+
+    etcd: tuple[str, ...] = ()  # host:port of each member; empty: a file beside the world's own
+    prefix: str = "/tailrace/"  # of our keys: several worlds may share one etcd, each with its own
+    tls: TlsConfig | None = None
+    deadline_s: float = 5.0  # of one call, with all its attempts
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for endpoint in self.etcd:
+            host, colon, port = endpoint.rpartition(":")
+            _require(
+                bool(host) and colon == ":" and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535,
+                "etcd",
+                endpoint,
+                "host:port, without http:// before it",
+            )
+        _require(len(set(self.etcd)) == len(self.etcd), "etcd", self.etcd, "each endpoint once")
+        _require(0 < len(self.prefix) <= 200 and "\0" not in self.prefix, "prefix", self.prefix, "1 to 200 characters")
+        _require(0 < self.deadline_s <= 3600, "deadline_s", self.deadline_s, "more than 0, up to 3600")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
     """tailrace.toml. A stream's own table begins from `defaults`, not from ours."""
 
@@ -225,6 +257,15 @@ class WorldConfig:
     caches: Mapping[str, CacheConfig] = field(default_factory=dict)
     cache_client: CacheClientConfig = field(default_factory=CacheClientConfig)
     tls: TlsConfig | None = None  # who we are to other hosts, and whom we believe
+    host: str | None = None  # what this host is called; None: it is known by itself. Two names share no memory
+    coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
+
+    def __post_init__(self) -> None:
+        try:
+            if self.host is not None:
+                check_name(self.host, "host")
+        except NameRefused as refused:
+            raise ConfigError(f"host: {refused}") from None
 
     def stream(self, name: str) -> StreamConfig:
         return self.streams.get(name, self.defaults)
@@ -320,6 +361,10 @@ def _convert(hint: Any, value: Any, path: str, base: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}={value!r}: use a list")
         return tuple(_convert(get_args(hint)[0], item, f"{path}[{i}]", None) for i, item in enumerate(value))
+    if get_origin(hint) is typing.Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{path}={value!r}: use {' or '.join(get_args(hint))}")
+        return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:

@@ -33,6 +33,7 @@
         ├── Denied             the other side does not trust us, or we do not trust it
         ├── WireRefused        the request can never be right: too large, malformed, unknown
         ├── Busy               too many calls at once: try again in a moment
+        ├── Superseded         a newer operation copies to this place now
         └── PeerFailed         the other side tried and failed
 
 A message says what was tried, what was seen, and what to do next. `took_effect` answers "may I retry?".
@@ -204,6 +205,10 @@ class WireRefused(WireProblem):
 
 class Busy(WireProblem):
     """The other side has as many calls as it takes."""
+
+
+class Superseded(WireProblem):
+    """A newer operation has taken this one's place; what was copied before stays."""
 
 
 class PeerFailed(WireProblem):

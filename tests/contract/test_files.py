@@ -50,6 +50,19 @@ def test_bytes_become_readable_when_they_are_flushed_and_not_before(files: Files
         assert content(files, "shard/a") == b"hello world"
 
 
+def test_who_can_bring_bytes_again_may_cut_a_file(files: Files) -> None:
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"hello"])
+    appender.sync()
+    again = files.append("shard/a", at_most=3)
+    assert again.length == 3
+    assert content(files, "shard/a") == b"hel"
+    again.append(3, [b"met"])
+    again.sync()
+    assert files.append("shard/a", at_most=100).length == 6
+    assert content(files, "shard/a") == b"helmet"
+
+
 def test_a_short_read_tells_how_much_was_there(files: Files) -> None:
     appender = files.claim("shard").create("a")
     appender.append(0, [b"abc"])

@@ -107,21 +107,33 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 
 DOORS = {
+    "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
-    "tailrace.streams": "Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange Finding Layers "
-    "Monitor OnChange Output PERCENTILES Producer Shadow ShardLog ShardStatus ShardTail Snapshot SnapshotStatus "
-    "Snapshots Source Stage Start TransactionName Transactions View arrow_schema collect complete_stale cut_positions "
-    "discard file_ranges find_position hint_slot next_cut read_arrow read_range "
-    "verify_shard",
+    "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
+    "Finding Layers Monitor NearChunks NearLengths OnChange Output PERCENTILES Producer Quick Shadow ShardLog "
+    "ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View "
+    "arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut read_arrow "
+    "read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
-    "tailrace.wire": "Answer AttachReply Authorize BackendPeer BackendService DigestReply Engine FetchPart HASH_BYTES "
-    "ListPart LookupReply MutateReply Server Shared StatsReply TICKET_BYTES TouchReply Version serve",
+    "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
+    "CopyService DigestReply Engine EtcdCompare EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut "
+    "EtcdRefused EtcdWatch FetchPart HASH_BYTES KeyValue ListPart LookupReply MutateReply Opening "
+    "Operation Order Orders Piece RangeReply Report Running Server Shared Standing StatsReply "
+    "Storage TICKET_BYTES TouchReply TxnReply Version WatchEvent WatchPart WorkCall WorkService "
+    "serve serve_copies",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Ways",
-    "tailrace.model": "MessageFile check_name",
-    "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk",
+    "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
+    "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Router "
+    "RouterConfig Scheduler Sending Source StreamSettings Target WorldFollower WorldState Writer change_map load "
+    "publish_trees report score set_map",
+    "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
+    "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain "
+    "refuges",
+    "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
+    "VirtualClock VirtualNetwork VirtualTime",
 }
 
 

@@ -21,6 +21,8 @@ COMMANDS = [
     ["bench"],
     ["bench", "streams"],
     ["bench", "fanout"],
+    ["topology"],
+    *(["topology", command] for command in ("show", "plan", "explain", "apply", "keep")),
     ["streams"],
     *(["streams", command] for command in ("create", "list", "show", "set", "trim", "delete")),
 ]

@@ -78,3 +78,10 @@ def test_another_version_is_named() -> None:
     raw[8] = 9
     with pytest.raises(ValueError, match="version 9; this Tailrace reads version 1"):
         IndexHeader.decode(bytes(raw))
+
+
+def test_the_model_knows_the_width_of_an_entry() -> None:
+    from tailrace import native
+    from tailrace.model import segment
+
+    assert segment.ENTRY_BYTES == native.ENTRY_BYTES

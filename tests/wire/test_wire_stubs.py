@@ -4,6 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +15,13 @@ from tailrace.wire.methods import METHODS
 
 ROOM = Path(tailrace.wire.__file__).parent
 PROTO = ROOM / "protos" / "tailrace" / "cache" / "v1" / "backend.proto"
+PROTOS = sorted((ROOM / "protos").rglob("*.proto"))
 
 
-def test_the_generated_messages_were_made_from_this_proto() -> None:
-    recorded = (ROOM / "generated" / "backend.sha256").read_text().strip()
-    assert recorded == hashlib.sha256(PROTO.read_bytes()).hexdigest(), "run src/tailrace/wire/generate.sh"
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda proto: proto.stem)
+def test_the_generated_messages_were_made_from_this_proto(proto: Path) -> None:
+    recorded = (ROOM / "generated" / f"{proto.stem}.sha256").read_text().strip()
+    assert recorded == hashlib.sha256(proto.read_bytes()).hexdigest(), "run src/tailrace/wire/generate.sh"
 
 
 def test_every_field_has_the_name_type_and_number_that_the_proto_gives_it() -> None:

@@ -92,6 +92,7 @@ class Backend:
             listening = [(f"unix:{folder}/engine", 0)] + ([] if engine_host is None else [(engine_host, engine_port)])
             for where, port in listening:
                 self._engines.append(Engine(folder, where, port, request_bytes_max=_REQUEST_BYTES, mutator=mutator))
+            self._set_budgets(config)
             self._record = BackendRecord(
                 instance=self._cell.instance_id,
                 config_id=standing.record.config_id,
@@ -315,9 +316,15 @@ class Backend:
             return
         if standing.record.config_id != self._standing.record.config_id:
             self._cell.configure(standing.record.config_id)
+            self._set_budgets(standing.record.config)
             self._record = replace(self._record, config_id=standing.record.config_id)
             self._tenure = self._registry.enter(self.index, self._record)
         self._standing = standing
+
+    def _set_budgets(self, config: CacheConfig) -> None:
+        """Of those who come from other hosts; on this one reading costs the backend nothing."""
+        for engine in self._engines[1:]:
+            engine.budget(int(config.read_bytes_per_s or 0), int(config.write_bytes_per_s or 0))
 
     def _retire(self) -> None:
         """Nobody's any more: from now on it takes nothing, by any way."""

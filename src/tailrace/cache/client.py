@@ -27,7 +27,7 @@ from ..errors import (
     TailraceError,
     ValueTooLarge,
 )
-from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, pack, replicas_of
+from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, Follower, pack, replicas_of
 from ..wire import LookupReply
 from .aio import AsyncCache
 from .lookup import Found, decide
@@ -146,6 +146,22 @@ class Cache:
             )
         finally:
             self._ways.give(reading)
+
+    def follow(
+        self, follower: Follower, data: "Cache", entry: int, start: int, bytes_max: int
+    ) -> tuple[memoryview, int, memoryview] | None:
+        """What is new at the head of a segment, of whose shard this cache has the lengths, and `data` the chunks."""
+        mine = self._take()
+        try:
+            its = data._take()
+            try:
+                return follower.look(
+                    mine.native, its.native, entry, start, bytes_max, deadline_s=self._config.deadline_s
+                )
+            finally:
+                data._ways.give(its)
+        finally:
+            self._ways.give(mine)
 
     def _take(self) -> Reading:
         if self._closed:

@@ -115,8 +115,9 @@ class Claim(Protocol):
 class Files(Protocol):
     def claim(self, folder: str) -> Claim: ...
 
-    def append(self, path: str) -> Appender:
-        """Be the appender of an existing file, instead of whoever was."""
+    def append(self, path: str, *, at_most: int | None = None) -> Appender:
+        """Be the appender of an existing file, instead of whoever was. If it has more bytes than `at_most`, the rest is
+        cut off: for those who can bring it again, and do not trust what a machine left when it went down."""
         ...
 
     def settle(self, path: str) -> None:

@@ -67,14 +67,15 @@ class PosixFiles:
                 self._revoke(f"{path}/{name}")
         return PosixClaim(self, path, fence, record, revoked)
 
-    def append(self, path: str) -> "PosixAppender":
+    def append(self, path: str, *, at_most: int | None = None) -> "PosixAppender":
         full = self._path(path)
         with explained("open for appending", full):
             handle = self._disk.open(full, write=True)
             with self._closing_on_error(handle), self._taken(_fence_of(full)) as fence:
                 size = self._disk.size(handle)
                 length = judge(fence.read(), size, self._disk.identity()).readable_bytes
-                if size > length:  # bytes that nobody flushed, hence nobody saw
+                length = length if at_most is None else min(length, at_most)
+                if size > length:  # bytes that nobody flushed, hence nobody saw; or that are not trusted
                     self._disk.truncate(handle, length)
                 self._disk.sync(handle)
                 record = self._record(flushed_bytes=length)

@@ -2,7 +2,7 @@
 
 import re
 
-from ..errors import NameRefused
+from ..errors import ConfigError, NameRefused
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -24,3 +24,11 @@ letter or digit. Nothing was done
         f"{shown} is not a {what} name: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit. "
         "Nothing was done"
     )
+
+
+def refuse_bad_name(name: str, what: str) -> None:
+    """For names in a configuration: what is wrong with them is what is wrong with it."""
+    try:
+        check_name(name, what)
+    except NameRefused as refused:
+        raise ConfigError(str(refused)) from None

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from os import PathLike
 from typing import Literal, overload
@@ -44,6 +44,31 @@ class Couriers:
     def deliver(
         self, frames: list[tuple[int, bytes, Sequence[int]]], deadline_s: float, spare: int = 0
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
+
+class Follower:
+    @property
+    def at_end(self) -> bool: ...
+    def __init__(
+        self,
+        lengths_key: bytes,
+        segment: tuple[int, int, int],
+        index_key: bytes,
+        index_chunk: int,
+        data_key: bytes,
+        data_chunk: int,
+        header_bytes: int,
+        room: Callable[[int], Buffer],
+    ) -> None: ...
+    def look(
+        self,
+        lengths: CellClient,
+        data: CellClient,
+        entry: int,
+        start: int,
+        bytes_max: int,
+        silent_s: float = 1.0,
+        deadline_s: float = 0.5,
+    ) -> tuple[memoryview, int, memoryview] | None: ...
 
 class CellClient:
     @property

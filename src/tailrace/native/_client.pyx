@@ -6,9 +6,9 @@ belongs to one thread at a time and says so when two come at once.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset, strdup
+from libc.string cimport memcmp, memcpy, memset, strdup
 from libc.time cimport time
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -124,6 +124,20 @@ cdef extern from "cell_client.h" nogil:
     int _VIEW "TR_TROUBLE_VIEW"
     int _CONFIG "TR_TROUBLE_CONFIG"
 
+cdef extern from "lengths.h" nogil:
+    ctypedef struct tr_segment_lengths:
+        uint64_t created_us, data_base, index_base
+        uint32_t data_chunk_bytes, index_chunk_bytes
+        uint64_t data_cached, index_cached, data_durable, index_durable
+    int tr_lengths_newest(const void *raw, size_t count, tr_segment_lengths *newest)
+
+cdef extern from "records.h" nogil:
+    enum:
+        TR_ENTRY_BYTES
+    ctypedef struct tr_entry:
+        uint64_t end
+    size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit)
+
 cdef extern from "cell_frame.h" nogil:
     ctypedef struct tr_welcome:
         uint64_t instance, config_id
@@ -166,6 +180,8 @@ TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
 KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
 TICKET_BYTES = 32
 cdef enum:
+    _ENTRIES_MAX = 16384  # of a segment, at a time
+    _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
     _FEW = 4  # keys that are looked up while holding the interpreter's lock, if they are in memory
     _LITTLE = 16 << 10  # bytes that are copied while holding it
     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
@@ -471,65 +487,82 @@ cdef class CellClient:
             self.busy = False
         return values
 
+    cdef int read_parts(self, bytes prefix, uint32_t first, const uint32_t *numbers, uint32_t count, uint8_t *room,
+                        uint64_t stride, bint relaxed, uint64_t deadline_ns, int64_t *sizes) except -1:
+        """Values of the keys `prefix` + first + each number (each from 0 on if there are none), to their places in the
+        room. `sizes`, one for each that is asked for: -1 for what is not there or does not fit."""
+        cdef uint64_t key_bytes = PyBytes_GET_SIZE(prefix) + 4, total = 0
+        cdef uint32_t i, number, size
+        cdef uint8_t *names
+        cdef tr_slice *slices
+        self.begin()
+        names = <uint8_t *> malloc(count * key_bytes + 1)
+        slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
+        try:
+            if names == NULL or slices == NULL:
+                raise MemoryError(f"no memory for {count} keys")
+            for i in range(count):
+                number = first + (i if numbers == NULL else numbers[i])
+                memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
+                memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
+                slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
+            if tr_client_prepare(&self.client, slices, count):
+                raise MemoryError(f"no memory for {count} keys")
+            while True:
+                self.decide(0, relaxed, deadline_ns)
+                for i in range(count):
+                    if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
+                        continue
+                    size = tr_client_chosen(&self.client, i).value_bytes
+                    if size > stride:
+                        tr_client_leave(&self.client, i)
+                        continue
+                    total += size
+                    tr_client_place(&self.client, i, room + (i if numbers == NULL else numbers[i]) * stride)
+                if not self.bring(total):
+                    break
+            for i in range(count):
+                sizes[i] = tr_client_chosen(&self.client, i).value_bytes \
+                    if self.client.keys[i].state == TR_KEY_HIT else -1
+            self.note_rest()
+            return 0
+        finally:
+            tr_client_finish(&self.client)
+            free(names)
+            free(slices)
+            self.busy = False
+
     def get_parts(self, bytes prefix not None, uint32_t first, uint32_t count, buffer, uint64_t stride, *,
                   bint relaxed=False, double deadline_s=1.0, list only=None):
         """The values of the keys `prefix` + first, first + 1 … (4 bytes, little-endian), each `stride` bytes behind the
         one before in the buffer: a list of their sizes, -1 for those that are not there or do not fit. `only`: of these
         of them, counted from 0; the others have -1."""
         cdef Py_buffer room
-        cdef uint64_t deadline_ns = _after(deadline_s), key_bytes = PyBytes_GET_SIZE(prefix) + 4, total = 0
-        cdef uint32_t asked = count if only is None else len(only), i, number, one
-        cdef uint8_t *names
-        cdef tr_slice *slices
+        cdef uint64_t deadline_ns = _after(deadline_s)
+        cdef uint32_t asked = count if only is None else len(only), i
         cdef list sizes = [-1] * count
-        cdef tr_probe *probe
-        self.begin()
-        names = <uint8_t *> malloc(asked * key_bytes + 1)
-        slices = <tr_slice *> malloc((asked + 1) * sizeof(tr_slice))
+        cdef int64_t *found = <int64_t *> malloc((asked + 1) * sizeof(int64_t))
+        cdef uint32_t *numbers = <uint32_t *> malloc((asked + 1) * sizeof(uint32_t))
         try:
-            if names == NULL or slices == NULL:
-                raise MemoryError(f"no memory for {asked} keys")
+            if found == NULL or numbers == NULL:
+                raise MemoryError(f"no memory for {asked} parts")
             for i in range(asked):
-                one = i if only is None else only[i]
-                if one >= count:
-                    raise ValueError(f"part {one} of {count}")
-                number = first + one
-                memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
-                memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
-                slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
+                numbers[i] = i if only is None else only[i]
+                if numbers[i] >= count:
+                    raise ValueError(f"part {numbers[i]} of {count}")
             PyObject_GetBuffer(buffer, &room, PyBUF_WRITABLE)
             try:
                 if <uint64_t> room.len < <uint64_t> count * stride:
                     raise ValueError(f"{count} parts of {stride} bytes into {room.len}")
-                if tr_client_prepare(&self.client, slices, asked):
-                    raise MemoryError(f"no memory for {asked} keys")
-                while True:
-                    self.decide(0, relaxed, deadline_ns)
-                    for i in range(asked):
-                        if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
-                            continue
-                        probe = tr_client_chosen(&self.client, i)
-                        if probe.value_bytes > stride:
-                            tr_client_leave(&self.client, i)
-                            continue
-                        total += probe.value_bytes
-                        one = i if only is None else only[i]
-                        tr_client_place(&self.client, i, <uint8_t *> room.buf + one * stride)
-                    if not self.bring(total):
-                        break
-                for i in range(asked):
-                    if self.client.keys[i].state == TR_KEY_HIT:
-                        one = i if only is None else only[i]
-                        sizes[one] = tr_client_chosen(&self.client, i).value_bytes
+                self.read_parts(prefix, first, numbers, asked, <uint8_t *> room.buf, stride, relaxed, deadline_ns, found)
             finally:
                 PyBuffer_Release(&room)
-            self.note_rest()
+            for i in range(asked):
+                sizes[numbers[i]] = found[i]
             return sizes
         finally:
-            tr_client_finish(&self.client)
-            free(names)
-            free(slices)
-            self.busy = False
+            free(found)
+            free(numbers)
 
     def get_into(self, bytes key not None, buffer, uint32_t now_s=0, *, bint relaxed=False, double deadline_s=1.0):
         """The value's size, once it lies at the buffer's start; or None, with the buffer in any state."""
@@ -561,6 +594,47 @@ cdef class CellClient:
             tr_client_finish(&self.client)
             self.busy = False
 
+    cdef int64_t fetch(self, bytes key, uint8_t *room, uint64_t room_bytes, uint64_t deadline_ns) except -2:
+        """The size of a value that a quorum agrees on, once it lies there; -1: there is none, or none that fits."""
+        cdef tr_slice slice
+        cdef uint32_t size = 0
+        slice.at, slice.count = <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        self.begin()
+        try:
+            if tr_client_prepare(&self.client, &slice, 1):
+                raise MemoryError("no memory for a key")
+            while True:
+                self.decide(0, False, deadline_ns)
+                if self.client.keys[0].state == TR_KEY_TAKE or self.client.keys[0].state == TR_KEY_READY:
+                    size = tr_client_chosen(&self.client, 0).value_bytes
+                    if size > room_bytes:
+                        tr_client_leave(&self.client, 0)
+                    else:
+                        tr_client_place(&self.client, 0, room)
+                if not self.bring(size):
+                    break
+            self.note_rest()
+            return size if self.client.keys[0].state == TR_KEY_HIT else -1
+        finally:
+            tr_client_finish(&self.client)
+            self.busy = False
+
+    cdef bint gather(self, bytes prefix, uint32_t first, uint32_t count, uint8_t *room, uint64_t stride,
+                     uint64_t last_bytes, uint64_t deadline_ns) except *:
+        """Whether the first replica that answers has all of these parts: whole, and of the last one so many bytes."""
+        cdef uint32_t i
+        cdef int64_t *sizes = <int64_t *> malloc((count + 1) * sizeof(int64_t))
+        try:
+            if sizes == NULL:
+                raise MemoryError(f"no memory for {count} parts")
+            self.read_parts(prefix, first, NULL, count, room, stride, True, deadline_ns, sizes)
+            for i in range(count):
+                if sizes[i] < <int64_t> (stride if i + 1 < count else last_bytes):
+                    return False
+            return True
+        finally:
+            free(sizes)
+
     def stats(self):
         cdef uint32_t i
         cdef uint64_t torn = 0, remaps = 0
@@ -572,6 +646,96 @@ cdef class CellClient:
         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
+
+
+cdef class Follower:
+    """What is new in one segment that is being written, as far as two caches know: the shard's lengths from one, then
+    entries and messages from the other. All of it in one call: whoever slept finds little of itself in the processor's
+    cache, so what counts is how much it touches.
+
+    `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave.
+    """
+    cdef bytes lengths_key, index_key, data_key
+    cdef uint64_t created_us, data_base, index_base
+    cdef uint64_t index_chunk, data_chunk, header_bytes
+    cdef uint8_t[2][_LENGTHS_ROOM] raw
+    cdef int64_t raw_count
+    cdef int side  # which of the two is what was last said
+    cdef bint known
+    cdef tr_segment_lengths told
+    cdef uint64_t told_ns
+    cdef object room
+    cdef readonly bint at_end
+
+    def __cinit__(self, bytes lengths_key not None, segment, bytes index_key not None, uint32_t index_chunk,
+                  bytes data_key not None, uint32_t data_chunk, uint32_t header_bytes, room):
+        self.lengths_key, self.index_key, self.data_key = lengths_key, index_key, data_key
+        self.created_us, self.data_base, self.index_base = segment
+        if not index_chunk or not data_chunk:
+            raise ValueError("chunks of no bytes")
+        self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
+        self.raw_count = -1
+
+    def look(self, CellClient lengths not None, CellClient data not None, uint64_t entry, uint64_t start,
+             uint64_t bytes_max, double silent_s=1.0, double deadline_s=0.5):
+        """(entries from this one on, of how many of them the data is there, that data); None: nothing, or nothing that
+        could be had at first sight. `start`: where the message of the first entry begins."""
+        cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
+        cdef uint64_t fresh, offset, size, skip, count, length, first
+        cdef int64_t told
+        cdef int other = 1 - self.side
+        cdef Py_buffer view
+        cdef const tr_entry *entries
+        self.at_end = False
+        told = lengths.fetch(self.lengths_key, self.raw[other], _LENGTHS_ROOM, deadline_ns)
+        if told < 0:
+            return None
+        if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
+            self.side, self.raw_count, self.told_ns = other, told, now_ns
+            self.known = tr_lengths_newest(self.raw[other], told, &self.told) and \
+                self.told.created_us == self.created_us and self.told.data_base == self.data_base and \
+                self.told.index_base == self.index_base and self.told.index_chunk_bytes == self.index_chunk and \
+                self.told.data_chunk_bytes == self.data_chunk
+        if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
+            return None
+        fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES \
+            if self.told.index_cached > self.header_bytes else 0
+        if fresh <= entry:
+            self.at_end = fresh == entry and self.told.index_cached == self.told.index_durable
+            return None
+        count = min(fresh - entry, <uint64_t> _ENTRIES_MAX)
+        offset, size = self.header_bytes + entry * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES
+        first, skip = offset // self.index_chunk, offset % self.index_chunk
+        length = (skip + size + self.index_chunk - 1) // self.index_chunk
+        window = self.room(length * self.index_chunk)
+        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
+        try:
+            if skip % 8 or not data.gather(self.index_key, first, length, <uint8_t *> view.buf, self.index_chunk,
+                                           skip + size - (length - 1) * self.index_chunk, deadline_ns):
+                return None
+            entries = <const tr_entry *> (<const uint8_t *> view.buf + skip)
+            fresh = count
+            count = max(<uint64_t> tr_count_to_position(entries, count, start + bytes_max), <uint64_t> 1)
+            length = entries[count - 1].end - start
+        finally:
+            PyBuffer_Release(&view)
+        if length - 1 >= bytes_max or start < self.data_base:  # nothing, or one large message, or what cannot be
+            return None
+        index = memoryview(window)[skip:skip + size]
+        offset = start - self.data_base
+        first, skip, size = offset // self.data_chunk, offset % self.data_chunk, length
+        length = (skip + size + self.data_chunk - 1) // self.data_chunk
+        window = self.room(length * self.data_chunk)
+        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
+        try:
+            if not data.gather(self.data_key, first, length, <uint8_t *> view.buf, self.data_chunk,
+                               skip + size - (length - 1) * self.data_chunk, deadline_ns):
+                return None
+        finally:
+            PyBuffer_Release(&view)
+        self.at_end = count == fresh and fresh < <uint64_t> _ENTRIES_MAX and \
+            self.told.index_cached == self.told.index_durable
+        return index, count, memoryview(window)[skip:skip + size]
 
 
 cdef class Couriers:

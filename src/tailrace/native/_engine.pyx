@@ -66,6 +66,7 @@ cdef extern from "cell_engine.h":
         uint64_t connections, greeting, accepted, admitted, refused, closed_idle, closed_stalled
         uint64_t closed_short_of_memory, closed_malformed, accept_failures, requests, scanned, found, sent, read, mutated
         uint64_t received_bytes, sent_bytes, renewals, renewals_failed, pending_bytes, pending_bytes_peak, cpu_ns
+        uint64_t reads_held, writes_held
     ctypedef struct tr_engine:
         pass
     int tr_engine_start(tr_engine **started, const tr_engine_config *config, char *why) nogil
@@ -73,6 +74,7 @@ cdef extern from "cell_engine.h":
     const char *tr_engine_host(const tr_engine *engine)
     uint16_t tr_engine_port(const tr_engine *engine)
     int tr_engine_admit(tr_engine *engine, const uint8_t *ticket, uint64_t valid_ms)
+    void tr_engine_budget(tr_engine *engine, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s)
     int tr_engine_revoke(tr_engine *engine, const uint8_t *ticket)
     void tr_engine_look(tr_engine *engine, tr_engine_stats *stats)
 
@@ -224,6 +226,10 @@ cdef class Engine:
         """Let it in no more, and hang up if it is in. False: such a ticket is not known."""
         return bool(tr_engine_revoke(self.opened(), _ticket(ticket)))
 
+    def budget(self, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s):
+        """How much may be read and mutated here from now on; 0: as much as goes."""
+        tr_engine_budget(self.opened(), read_bytes_per_s, write_bytes_per_s)
+
     def stats(self):
         """Counts since the start; `connections`, `greeting` and `pending_bytes` are of now."""
         cdef tr_engine_stats stats
@@ -237,6 +243,7 @@ cdef class Engine:
             "read": stats.read, "mutated": stats.mutated, "received_bytes": stats.received_bytes, "sent_bytes": stats.sent_bytes,
             "renewals": stats.renewals, "renewals_failed": stats.renewals_failed,
             "pending_bytes": stats.pending_bytes, "pending_bytes_peak": stats.pending_bytes_peak,
+            "reads_held": stats.reads_held, "writes_held": stats.writes_held,
             "cpu_ns": stats.cpu_ns,
         }
 

@@ -72,6 +72,14 @@ cdef class Waiter:
         for i in range(self.count):
             self.seen[i] = tr_hint_read(&self.hints.slots[self.numbers[i]])
 
+    def news(self):
+        """Whether something was raised since look()."""
+        cdef uint32_t i
+        for i in range(self.count):
+            if self.seen[i] != tr_hint_read(&self.hints.slots[self.numbers[i]]):
+                return True
+        return False
+
     def wait(self, double timeout_s):
         """Until something was raised since look(), or stop(), or the time is over."""
         cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)

@@ -30,7 +30,11 @@ enum {
     UNSENT_BYTES = 128 << 10, /* that the kernel holds for a connection which takes no more */
     STACK_BYTES = 512 << 10,
     HOST_BYTES = NI_MAXHOST,
+    BURST_MS = 50, /* of a budget, that may be saved up */
 };
+
+/* What a connection is for: shown by what it last asked for. */
+typedef enum { READS, WRITES, KINDS } kind;
 
 /* Which of the queues a connection is in: each is ordered by time, so only its oldest has to be looked at. */
 typedef enum {
@@ -48,6 +52,7 @@ struct connection {
     uint64_t since_ms;           /* in its queue */
     connection *older, *younger; /* in its queue */
     connection *next_ready;
+    kind kind;
     int is_ready, is_readable, is_writable, is_hung_up, is_gone;
     uint32_t ticket; /* its place in the table */
     /* Requests that came and are not answered yet. The first is answered up to `next_item`. */
@@ -66,6 +71,16 @@ typedef struct {
     connection *oldest, *youngest;
     uint32_t count;
 } queue;
+
+/* Connections that wait for their turn, and how many bytes they may move. */
+typedef struct {
+    connection *first, *last;
+    uint32_t count;
+    _Atomic uint64_t bytes_per_s; /* 0: no limit */
+    int64_t left;                 /* may be overdrawn by a turn */
+    uint64_t filled_ms;
+    _Atomic uint64_t held;
+} line;
 
 typedef struct {
     _Atomic uint64_t greeting, connections, accepted, admitted, refused, idle, stalled, short_of_memory, malformed;
@@ -87,7 +102,8 @@ struct tr_engine {
     uint64_t now_ms, accept_ms;
     int is_accepting;
     queue queues[QUEUES];
-    connection *first_ready, *last_ready, *gone;
+    line lines[KINDS];
+    connection *gone;
     uint8_t *inbox; /* request_bytes_max */
     tr_outbox out;
     counters counts;
@@ -135,10 +151,42 @@ static uint32_t serving(const tr_engine *engine) {
 
 static void make_ready(tr_engine *engine, connection *connection) {
     if (connection->is_ready || connection->is_gone) return;
+    line *line = &engine->lines[connection->kind];
     connection->is_ready = 1;
     connection->next_ready = NULL;
-    *(engine->last_ready ? &engine->last_ready->next_ready : &engine->first_ready) = connection;
-    engine->last_ready = connection;
+    *(line->last ? &line->last->next_ready : &line->first) = connection;
+    line->last = connection;
+    line->count++;
+}
+
+static int64_t burst(uint64_t bytes_per_s) { return (int64_t)(bytes_per_s / (1000 / BURST_MS)) + 1; }
+
+static void fill(const tr_engine *engine, line *line) {
+    const uint64_t bytes_per_s = get(&line->bytes_per_s), passed_ms = engine->now_ms - line->filled_ms;
+    if (!bytes_per_s) {
+        line->left = 0; /* when there is a budget again it begins with nothing */
+    } else {
+        const int64_t more = (int64_t)(bytes_per_s / 1000.0 * (double)(passed_ms < 60000 ? passed_ms : 60000));
+        if (!more) return;
+        line->left = line->left + more < burst(bytes_per_s) ? line->left + more : burst(bytes_per_s);
+    }
+    line->filled_ms = engine->now_ms;
+}
+
+static int may_move(const line *line) { return !get(&line->bytes_per_s) || line->left > 0; }
+
+/* How long until somebody who is ready may move bytes, in milliseconds; -1: nobody is ready. */
+static int ready_in_ms(const tr_engine *engine) {
+    int soonest_ms = -1;
+    for (int i = 0; i < KINDS; i++) {
+        const line *line = &engine->lines[i];
+        if (!line->first) continue;
+        if (may_move(line)) return 0;
+        const double missing_ms = 1000.0 * (double)(1 - line->left) / (double)get(&line->bytes_per_s) + 1;
+        const int wait_ms = missing_ms < 1000 ? (int)missing_ms : 1000;
+        if (soonest_ms < 0 || wait_ms < soonest_ms) soonest_ms = wait_ms;
+    }
+    return soonest_ms;
 }
 
 static void count_pending(tr_engine *engine, size_t more, size_t less) {
@@ -414,6 +462,7 @@ static void serve(tr_engine *engine, connection *connection) {
     int64_t size = 0;
     tr_outbox *out = &engine->out;
     int was_owed = connection->owed != NULL;
+    const uint64_t mutated = engine->source.mutated;
     if (!settle(engine, connection)) return;
     const uint8_t *bytes = gather(engine, connection, &count);
     if (connection->is_gone) return;
@@ -428,6 +477,7 @@ static void serve(tr_engine *engine, connection *connection) {
         requests++;
     }
     add(&engine->counts.requests, requests);
+    if (requests) connection->kind = engine->source.mutated > mutated ? WRITES : READS;
     if (size < 0) tr_request_refuse(&engine->source, out);
     if (bytes) put_aside(engine, connection, bytes, at, count);
     if (!connection->is_gone) hand_over(engine, connection);
@@ -473,6 +523,7 @@ static void accept_one(tr_engine *engine, int socket) {
     }
     connection->socket = socket;
     connection->ticket = TR_TICKET_NONE;
+    connection->kind = WRITES; /* until it shows what it is: a greeting is small, and somebody waits for it */
     connection->is_writable = 1;
     connection->quantum = TR_ENGINE_QUANTUM_FIRST;
     /* The kernel's buffers grow with what is on its way, so that a peer far away is not held up. What it has not even
@@ -571,6 +622,30 @@ static void note(tr_engine *engine, const struct epoll_event *event) {
     make_ready(engine, connection);
 }
 
+/* One turn for each that was ready, until so many bytes have moved; those that are ready again come behind. */
+static void serve_line(tr_engine *engine, kind kind, uint64_t bytes_max) {
+    line *line = &engine->lines[kind];
+    uint64_t moved = 0;
+    fill(engine, line);
+    for (uint32_t turns = line->count; turns && moved < bytes_max; turns--) {
+        connection *ready = line->first;
+        if (!ready->is_gone && !may_move(line)) {
+            add(&line->held, 1);
+            return;
+        }
+        line->first = ready->next_ready;
+        if (!line->first) line->last = NULL;
+        line->count--;
+        ready->is_ready = 0;
+        if (ready->is_gone) continue;
+        const uint64_t before = get(&engine->counts.sent_bytes) + get(&engine->counts.received_bytes);
+        take_turn(engine, ready);
+        const uint64_t bytes = get(&engine->counts.sent_bytes) + get(&engine->counts.received_bytes) - before;
+        moved += bytes;
+        line->left -= (int64_t)bytes;
+    }
+}
+
 static void *run(void *argument) {
     tr_engine *engine = argument;
     struct epoll_event events[EVENTS];
@@ -580,17 +655,14 @@ static void *run(void *argument) {
         int wait_ms = keep_time(engine);
         bury(engine);
         publish(engine);
-        int count = epoll_wait(engine->events, events, EVENTS, engine->first_ready ? 0 : wait_ms);
+        int ready_ms = ready_in_ms(engine);
+        if (ready_ms >= 0 && (wait_ms < 0 || ready_ms < wait_ms)) wait_ms = ready_ms;
+        int count = epoll_wait(engine->events, events, EVENTS, wait_ms);
         engine->now_ms = engine->source.now_ms = monotonic_ms();
         for (int i = 0; i < count; i++) note(engine, &events[i]);
-        /* One turn for each that was ready; those that are ready again come behind what the kernel tells next. */
-        connection *ready = engine->first_ready, *next;
-        engine->first_ready = engine->last_ready = NULL;
-        for (; ready; ready = next) {
-            next = ready->next_ready;
-            ready->is_ready = 0;
-            if (!ready->is_gone) take_turn(engine, ready);
-        }
+        /* Whoever mutates has made somebody wait for it; readers of all sorts take what is left. */
+        serve_line(engine, WRITES, UINT64_MAX);
+        serve_line(engine, READS, TR_ENGINE_READS);
     }
     return NULL;
 }
@@ -769,6 +841,11 @@ int tr_engine_revoke(tr_engine *engine, const uint8_t *ticket) {
     return known;
 }
 
+void tr_engine_budget(tr_engine *engine, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s) {
+    put(&engine->lines[READS].bytes_per_s, read_bytes_per_s);
+    put(&engine->lines[WRITES].bytes_per_s, write_bytes_per_s);
+}
+
 void tr_engine_look(tr_engine *engine, tr_engine_stats *stats) {
     const counters *counts = &engine->counts;
     struct timespec used = {0};
@@ -786,5 +863,6 @@ void tr_engine_look(tr_engine *engine, tr_engine_stats *stats) {
         .renewals_failed = get(&counts->renewals_failed), .pending_bytes = get(&counts->pending),
         .pending_bytes_peak = get(&counts->pending_peak),
         .cpu_ns = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec,
+        .reads_held = get(&engine->lines[READS].held), .writes_held = get(&engine->lines[WRITES].held),
     };
 }

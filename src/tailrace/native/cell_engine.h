@@ -8,6 +8,8 @@
  *   behind it             requests and answers that wait for the peer take pending_bytes_max in all; when they would
  *                         take more, whoever has kept them waiting longest goes
  *   a turn                writes up to about TR_ENGINE_QUANTUM bytes, then the next connection has its turn
+ *   between two looks     at those who mutate, at most about TR_ENGINE_READS bytes go to those who read, however many
+ *                         they are; and each of the two kinds may have a budget of bytes per second of its own
  */
 #ifndef TAILRACE_CELL_ENGINE_H
 #define TAILRACE_CELL_ENGINE_H
@@ -18,6 +20,7 @@
 enum {
     TR_ENGINE_QUANTUM = 512 << 10,      /* bytes of answers in one turn, about */
     TR_ENGINE_QUANTUM_FIRST = 64 << 10, /* the same for a peer that has not shown yet how much it takes */
+    TR_ENGINE_READS = 2 << 20,          /* bytes of answers between two looks at mutations, about */
     TR_ENGINE_PART = 64 << 10,          /* bytes of one answer, about: a link works on it while the next one comes */
     TR_ENGINE_GREETING_MAX = 256, /* connections without a ticket yet */
     TR_ENGINE_TICKETS_MAX = 4096, /* tickets that nobody took yet */
@@ -46,6 +49,7 @@ typedef struct {
     uint64_t renewals, renewals_failed;
     uint64_t pending_bytes; /* now */
     uint64_t pending_bytes_peak, cpu_ns;
+    uint64_t reads_held, writes_held; /* times that those who were ready had to wait for their budget */
 } tr_engine_stats;
 
 typedef struct tr_engine tr_engine;
@@ -63,6 +67,9 @@ int tr_engine_admit(tr_engine *engine, const uint8_t *ticket, uint64_t valid_ms)
 
 /* Let it in no more, and end its link soon if it is in. False: such a ticket is not known. */
 int tr_engine_revoke(tr_engine *engine, const uint8_t *ticket);
+
+/* How many bytes may be moved from now on for those who read, and for those who mutate; 0: as many as go. */
+void tr_engine_budget(tr_engine *engine, uint64_t read_bytes_per_s, uint64_t write_bytes_per_s);
 
 void tr_engine_look(tr_engine *engine, tr_engine_stats *stats);
 

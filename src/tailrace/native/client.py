@@ -1,4 +1,5 @@
-"""Reading a replicated cell, and packing its mutations: `CellClient` asks all backends, `pack` makes their frames."""
+"""Reading a replicated cell, and packing its mutations: `CellClient` asks all backends, `Follower` the head of a
+segment, `pack` makes frames."""
 
 from ._client import (
     KIND_CAS,
@@ -10,6 +11,7 @@ from ._client import (
     CellClient,
     Couriers,
     Delivery,
+    Follower,
     pack,
     replicas_of,
 )
@@ -24,6 +26,7 @@ __all__ = [
     "CellClient",
     "Couriers",
     "Delivery",
+    "Follower",
     "pack",
     "replicas_of",
 ]

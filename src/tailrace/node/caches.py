@@ -61,6 +61,7 @@ class Caches:
 
     def __init__(self, root: str, coordination: Callable[[], Coordination], config: WorldConfig, clock: Clock) -> None:
         self._root, self._coordination, self._config, self._clock = root, coordination, config, clock
+        self._host = host_id(config.host)
         self._serving = threading.RLock()
         self._served: dict[tuple[str, int], Served] = {}
         self._local: dict[str, dict[int, Backend]] = {}
@@ -104,7 +105,7 @@ class Caches:
             registry,
             client_config,
             self._clock,
-            host_id(),
+            self._host,
             self._local.setdefault(name, {}),
             self._connect,
             (lambda: self.serve_missing(name)) if serving else (lambda: None),
@@ -124,7 +125,7 @@ class Caches:
         standing = registry.standing()
         for index in range(standing.record.config.backends):
             entered = standing.backends.get(index)
-            if entered is None or entered.host == host_id():  # a dead process may look alive until it is waited for
+            if entered is None or entered.host == self._host:  # a dead process may look alive until it is waited for
                 self.serve(name, index, Doors())
 
     def standing(self, name: str) -> Standing:
@@ -160,15 +161,16 @@ class Caches:
             return served
 
     def _start(self, name: str, index: int, doors: Doors) -> Served | None:
-        make_world_folder(self._root)
-        folder, registry = cell_folder(self._root, name, index), self._registry(name)
+        make_world_folder(self._root, self._config.host)
+        folder = cell_folder(self._root, name, index, self._config.host)
+        registry = self._registry(name)
         engine_host, engine_port = _host_and_port(doors.engine)
         try:
             backend = Backend(
                 registry,
                 index,
                 folder=folder,
-                host=host_id(),
+                host=self._host,
                 clock=self._clock,
                 engine_host=engine_host,
                 engine_port=engine_port,
@@ -188,7 +190,7 @@ class Caches:
                 authorize=partial(_authorize, backend),
             )
             ways = Ways(
-                registry, self._config.cache_client, self._clock, host_id(), self._local.get(name, {}), self._connect
+                registry, self._config.cache_client, self._clock, self._host, self._local.get(name, {}), self._connect
             )
             backend.open(server.addresses, ways.peer, partial(self._reap, name, backend))
         except BaseException:

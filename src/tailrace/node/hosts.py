@@ -11,35 +11,42 @@ _SHARED = "/dev/shm"  # memory that has a name; without it a folder on disk does
 
 def shared_folder() -> str:
     """A folder of this user's own, on the shared-memory file system if there is one."""
-    root = _SHARED if os.path.isdir(_SHARED) else tempfile.gettempdir()
-    folder = os.path.join(root, f"tailrace-{os.getuid()}")
+    folder = os.path.join(_shared_root(), f"tailrace-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
 
-def host_id() -> str:
-    """Equal for processes that see the same shared memory: the same boot of a machine, the same mounted file system."""
+def host_id(name: str | None = None) -> str:
+    """Equal for processes that see the same shared memory: the same boot of a machine, the same mounted file system.
+    Under different names they share none, even on one machine."""
+    if name is not None:
+        return name
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             boot = file.read().strip()
     except OSError:
         boot = os.uname().nodename
-    return f"{boot}:{os.stat(shared_folder()).st_dev}"
+    return f"{boot}:{os.stat(_shared_root()).st_dev}"
 
 
-def world_folder(world: str) -> str:
+def host_tag(name: str | None = None) -> int:
+    """The host in eight bytes, never 0."""
+    return int.from_bytes(hashlib.sha256(host_id(name).encode()).digest()[:8], "little") or 1
+
+
+def world_folder(world: str, host: str | None = None) -> str:
     """Of what the processes of one world share on this host."""
-    return os.path.join(shared_folder(), _digest(os.path.realpath(world)))
+    return os.path.join(shared_folder(), _digest("\0".join([os.path.realpath(world), *([host] if host else [])])))
 
 
-def cell_folder(world: str, cache: str, backend: int) -> str:
+def cell_folder(world: str, cache: str, backend: int, host: str | None = None) -> str:
     """Of one backend's memory. Short, since a socket's path lies in it too."""
-    return os.path.join(world_folder(world), _digest(cache), str(backend))
+    return os.path.join(world_folder(world, host), _digest(cache), str(backend))
 
 
-def make_world_folder(world: str) -> str:
+def make_world_folder(world: str, host: str | None = None) -> str:
     """The world's folder, with a note of whose it is. What worlds left behind that are gone goes, too."""
-    folder = world_folder(world)
+    folder = world_folder(world, host)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     note = os.path.join(folder, _NOTE)
     if not os.path.exists(note):
@@ -47,6 +54,10 @@ def make_world_folder(world: str) -> str:
             file.write(os.path.realpath(world))
         _sweep()
     return folder
+
+
+def _shared_root() -> str:
+    return _SHARED if os.path.isdir(_SHARED) else tempfile.gettempdir()
 
 
 def _sweep() -> None:

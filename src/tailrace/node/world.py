@@ -1,5 +1,6 @@
 """A world in one folder: files, coordination and streams put together, for this process. No server to start."""
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,12 @@ from ..config import (
     decode,
     parse_world,
 )
-from ..coordination import Coordination, SqliteCoordination
+from ..coordination import Coordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError, FileProblem
+from ..errors import Closed, ConfigError, FileProblem, StreamExists
 from ..files import Files, PosixFiles
+from ..files.lengths import hint_slot
+from ..files.origins import read_origin
 from ..model import check_name
 from ..native.hints import Hints
 from ..streams import (
@@ -47,26 +50,35 @@ from ..streams import (
     collect,
     complete_stale,
 )
+from .coordination_store import has_coordination, may_coordinate, open_coordination
+from .hosts import host_tag
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
+    from .ambassador import HostAmbassador
     from .caches import Caches, Doors, Served
     from .layers import WorldLayers
 
 _CONFIG = "tailrace.toml"
+CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
+_HOST = "TAILRACE_HOST"  # names this host, where its own knowledge does not serve
 
 
 def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = None) -> "World":
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
-    files, database = PosixFiles(root), os.path.join(root, "coordination.db")
+    files = PosixFiles(root)
+    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    if settings.host is None and (host := os.environ.get(_HOST)):
+        settings = dataclasses.replace(settings, host=host)
+    coordination = settings.coordination
     return World(
         files=files,
-        coordination=lambda: SqliteCoordination(database),
-        has_coordination=lambda: os.path.exists(database),
-        may_coordinate=lambda: os.access(database, os.W_OK),
+        coordination=lambda: open_coordination(coordination, root),
+        has_coordination=lambda: has_coordination(coordination, root),
+        may_coordinate=lambda: may_coordinate(coordination, root),
         clock=SystemClock(),
-        config=config if config is not None else _read_config(os.path.join(root, _CONFIG)),
+        config=settings,
         root=root,
     )
 
@@ -161,6 +173,11 @@ class World:
         """
         self._check_open()
         config = self._catalog.open(stream, self.config.stream(stream), shards)
+        if (origin := read_origin(self._files, stream)) is not None:
+            raise StreamExists(
+                f"the stream {stream!r} here is a copy of the one in {origin}: produce there, and it arrives here. "
+                "Nothing was changed"
+            )
         wanted = range(config.shards) if only is None else sorted(set(only))
         if not wanted or wanted[0] < 0 or wanted[-1] >= config.shards:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
@@ -176,6 +193,7 @@ class World:
                 stream,
                 self._clock,
                 config.chunk_bytes,
+                host_tag(self.config.host),
             )
         try:
             for shard in wanted:
@@ -188,6 +206,8 @@ class World:
                     lambda shard: self._trim(stream, shard),
                     shadow.appended if shadow else lambda appended: None,
                 )
+            if (hints := self._hints()) is not None:
+                hints.raise_(CATALOG_SLOT)
             return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():
@@ -220,7 +240,7 @@ class World:
         if checkpoint is not None:
             check_name(checkpoint, "checkpoint")
         config = decode(ConsumerConfig, settings, base=self.config.consumer)
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails: list[ShardTail] = []
         try:
             for stream in dict.fromkeys(streams):
@@ -294,7 +314,7 @@ class World:
     def monitor(self, *streams: str, compare: bool = True) -> Monitor:
         """Follows streams from now on and measures: delays, sources of bytes, equality with the durable files."""
         self._check_open()
-        board = Board(self._hints, self._clock)
+        board = Board(self._hints, self._clock, self._host_tag)
         tails = [
             tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
         ]
@@ -306,6 +326,24 @@ class World:
                 durable.close()  # it still tells where the shard ends
             shards.append(((tail.stream, tail.shard), durable if compare else None, durable.end))
         return Monitor(consumer, board, shards, self._clock)
+
+    def ambassador(self, *streams: str, memory_bytes: int | None = None) -> "HostAmbassador":
+        """Brings streams from other hosts' caches into this host's memory, where all consumers on it find them. All
+        streams that have a cache, if none is named."""
+        from .ambassador import MEMORY_BYTES, HostAmbassador
+
+        self._check_open()
+        return HostAmbassador(
+            streams,
+            self._caches,
+            self._layers,
+            self._catalog,
+            self._files,
+            self._hints(),
+            self._clock,
+            self.config.host,
+            memory_bytes or MEMORY_BYTES,
+        )
 
     # ---- caches
 
@@ -414,21 +452,30 @@ class World:
         with self._opening:
             self._check_open()
             if self._layers_here is None:
-                self._layers_here = WorldLayers(lambda: self._caches, self._clock)
+                self._layers_here = WorldLayers(lambda: self._caches, self._clock, self.config.host)
             return self._layers_here
+
+    @property
+    def _host_tag(self) -> int | None:
+        """Of this host, if the world may have others: with SQLite it has none, unless hosts are named."""
+        alone = self.config.host is None and not self.config.coordination.etcd
+        return None if alone else host_tag(self.config.host)
 
     def _hints(self) -> Hints | None:
         """What wakes consumers on this host. They lie in the world's folder, so that whoever may use that shares them.
         None: they cannot be had; then consumers look now and then."""
         with self._opening, suppress(OSError):
             if self._hints_here is None:
-                self._hints_here = Hints(os.path.join(self._root, "hints"), make=True)
+                self._hints_here = Hints(
+                    os.path.join(self._root, "hints" if self.config.host is None else f"hints-{self.config.host}"),
+                    make=True,
+                )
         return self._hints_here
 
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
-        if self._layers_here is not None and (found := self._layers_here.found.get(cache)) is not None:
-            return found
+        if self._layers_here is not None:
+            return self._layers_here.find(cache)
         return self._layers.find(cache) if self._may_coordinate() else None
 
     def _snapshots(self, stream: str) -> Snapshots:
@@ -462,8 +509,11 @@ class World:
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                wrap = board.follow(stream, shard, incarnation, find) if stream_config.cached and not mapped else None
-                tails.append(ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, wrap=wrap))
+                through = stream_config.cached and not mapped
+                followed = board.follow(stream, shard, incarnation, find) if through else None
+                tails.append(
+                    ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, followed=followed)
+                )
         except BaseException:
             for tail in tails:
                 tail.close()

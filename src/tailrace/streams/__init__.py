@@ -1,13 +1,15 @@
 """Streams: messages in sharded, append-only files. Producer, consumer, checkpoints, snapshots, views, retention."""
 
+from .ambassador import Ambassador
 from .batch import Batch, arrow_schema
 from .board import Board
 from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Source, hint_slot
+from .layers import Layers, Quick, Source
 from .monitor import PERCENTILES, Monitor
+from .near import NearChunks, NearLengths
 from .producer import Producer
 from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
@@ -23,6 +25,7 @@ from .view import OnChange, View
 
 __all__ = [
     "PERCENTILES",
+    "Ambassador",
     "Batch",
     "Board",
     "Catalog",
@@ -35,9 +38,12 @@ __all__ = [
     "Finding",
     "Layers",
     "Monitor",
+    "NearChunks",
+    "NearLengths",
     "OnChange",
     "Output",
     "Producer",
+    "Quick",
     "Shadow",
     "ShardLog",
     "ShardStatus",
@@ -58,7 +64,6 @@ __all__ = [
     "discard",
     "file_ranges",
     "find_position",
-    "hint_slot",
     "next_cut",
     "read_arrow",
     "read_range",

@@ -8,69 +8,94 @@ from functools import partial
 
 from ..env import Clock
 from ..errors import TailraceError
+from ..files.chunks import file_key
+from ..files.lengths import ShardLengths, hint_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
-from .chunks import file_key
-from .layers import Layers, Source, hint_slot, lengths_key
-from .lengths import ShardLengths
+from .head import Head
+from .layers import Layers, Source
 from .segments import Segment
-from .shard_files import Wrap
 from .tracks import DurableTrack, LayeredTrack, Track
 
 Place = tuple[str, int]
+_ALONE_S, _TOGETHER_S = 60.0, 5.0
 
 
 @dataclass(slots=True)
 class _Told:
     raw: bytes | None = None
-    lengths: ShardLengths | None = None
     changed_s: float = 0.0  # when it said something new
+    _decoded: tuple[bytes | None, ShardLengths | None] = None, None
+
+    def lengths(self) -> ShardLengths | None:
+        if self._decoded[0] is not self.raw:
+            self._decoded = self.raw, None if self.raw is None else ShardLengths.decode(self.raw)
+        return self._decoded[1]
+
+
+class Followed:
+    """The cache before the files of one shard."""
+
+    def __init__(
+        self,
+        board: "Board",
+        number: int,
+        shard: int,
+        incarnation: str,
+        layers: Callable[[], Layers | None],
+        clock: Clock,
+    ) -> None:
+        self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
+        self.told = partial(board.lengths, number)
+
+    def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
+        key = partial(self._key, segment.data_name if name == "data" else segment.index_name)
+        return LayeredTrack(durable, name, key, self._layers, self.told, lambda told: told.of(segment), self._clock)
+
+    def head(self, segment: Segment) -> Head:
+        key = lengths_key(self._incarnation, self._shard)
+        return Head(segment, key, self.told, self._layers, self._key)
+
+    def _key(self, file: str, chunk_bytes: int) -> bytes:
+        return file_key(self._incarnation, self._shard, file, chunk_bytes)
 
 
 class Board:
-    """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time."""
+    """Looks when somebody wants to know and a new round has begun. Belongs to one thread at a time. `host`: the tag of
+    ours, where `hints` are raised; None: there is no other."""
 
-    def __init__(self, hints: Callable[[], Hints | None], clock: Clock) -> None:
-        self._hints, self._clock = hints, clock
+    def __init__(self, hints: Callable[[], Hints | None], clock: Clock, host: int | None = None) -> None:
+        self._hints, self._clock, self._host = hints, clock, host
         self._layers: list[Callable[[], Layers | None]] = []
         self._places: dict[Place, str] = {}
         self._keys: list[bytes] = []
         self._told: list[_Told] = []
         self._stale = True
 
-    def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Wrap:
-        """What puts the cache before the files of this shard."""
+    def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Followed:
         self._layers.append(layers)
         self._places[stream, shard] = incarnation
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
-        number = len(self._told) - 1
-
-        def wrap(durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
-            file = segment.data_name if name == "data" else segment.index_name
-            key = partial(file_key, incarnation, shard, file)
-            return LayeredTrack(
-                durable, name, key, layers, partial(self._of, number), lambda told: told.of(segment), self._clock
-            )
-
-        return wrap
+        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock)
 
     def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
         """What is said of a shard now, and since when nothing new was said."""
         if (stream, shard) not in self._places:
             return None, math.inf
         self.begin_round()
-        return self._of(list(self._places).index((stream, shard)))
+        return self.lengths(list(self._places).index((stream, shard)))
 
     def begin_round(self) -> None:
         """Whatever is asked next is to be looked up again."""
         self._stale = True
 
-    def _of(self, number: int) -> tuple[ShardLengths | None, float]:
+    def lengths(self, number: int) -> tuple[ShardLengths | None, float]:
+        """What is said of the shard that was followed as this number, and since when it is, in seconds."""
         if self._stale:
             self._look()
         told = self._told[number]
-        return told.lengths, self._clock.monotonic_s() - told.changed_s
+        return told.lengths(), self._clock.monotonic_s() - told.changed_s
 
     def _look(self) -> None:
         self._stale = False
@@ -82,7 +107,6 @@ class Board:
         for told, raw in zip(self._told, found, strict=True):
             if raw != told.raw:
                 told.raw, told.changed_s = raw, now_s
-                told.lengths = None if raw is None else ShardLengths.decode(raw)
 
     def _reached(self) -> Layers | None:
         """Any of them: they have the same lengths cache."""
@@ -95,6 +119,14 @@ class Board:
         """Where consumers of this process got their bytes."""
         layers = self._reached()
         return Counter() if layers is None else layers.bytes_from
+
+    def sleep_s_max(self) -> float:
+        """How long to sleep at most before one looks although there was no hint. A hint may be lost with the memory it
+        lies in; and whoever is to raise it may be killed, or begin anew on another host."""
+        if self._host is None:
+            return _ALONE_S
+        here = all(found is not None and found.host == self._host for found in (told.lengths() for told in self._told))
+        return _TOGETHER_S if here else 0.0
 
     def waiter(self, places: Iterable[Place]) -> Waiter | None:
         """What to sleep on until one of these shards has news; None: some of them raise no hints, or there is no such

@@ -23,7 +23,6 @@ from .tail import ShardTail, Start
 from .tracks import DELAY_S, SILENT_S
 
 Place = tuple[str, int]  # (stream, shard)
-_NET_S = 60.0  # a hint may be lost with the memory it lies in: then look all the same
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
@@ -46,6 +45,7 @@ class Consumer:
         """`board`: what the lengths cache says, for tails that read through the cache."""
         self._board = board
         self._waiter: Waiter | None = None
+        self._drained = False  # the last batch was all there is
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
@@ -74,7 +74,7 @@ class Consumer:
                 raise Closed("this consumer was closed; open a new one")
             pause_s = self._throttle_s()
             if pause_s == 0.0:
-                if (batch := self._next()) is not None:
+                if (batch := self._next(waits=timeout_s > 0)) is not None:
                     return batch
                 left_s = deadline_s - self._clock.monotonic_s()
                 if left_s <= 0:
@@ -91,7 +91,7 @@ class Consumer:
         while not self._stop.is_set():
             if pause_s := self._throttle_s():
                 self._clock.wait(self._stop, pause_s)
-            elif (batch := self._next()) is not None:
+            elif (batch := self._next(waits=self._follow)) is not None:
                 yield batch
             elif self._follow:
                 self._wait_for_news(math.inf)
@@ -102,11 +102,11 @@ class Consumer:
 
     def _wait_for_news(self, timeout_s: float) -> None:
         """Until a hint says that there may be more; without hints, for a moment."""
-        if self._waiter is not None:
+        if self._waiter is not None and self._board is not None and (sleep_s := self._board.sleep_s_max()):
             now_s = self._clock.monotonic_s()
             if self._quiet_since_s is None:
                 self._quiet_since_s = now_s
-            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else _NET_S, timeout_s)
+            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else sleep_s, timeout_s)
             with suppress(OSError):  # this kernel has no such wait
                 self._waiter.wait(wait_s)
                 if self._clock.monotonic_s() < now_s + wait_s:
@@ -147,7 +147,13 @@ class Consumer:
         """How long the rate limit asks to wait before more is read."""
         return self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
 
-    def _next(self) -> Batch | None:
+    def _next(self, *, waits: bool) -> Batch | None:
+        """`waits`: whoever asks would wait for a hint next. Right after a batch that was all there is, and without a
+        hint since, a look would find nothing."""
+        if self._drained:
+            self._drained = False
+            if waits and self._waiter is not None and not self._waiter.news():
+                return None
         return self._hand_out() if self._keep_next() else None
 
     def _hand_out(self) -> Batch:
@@ -179,6 +185,7 @@ class Consumer:
             batch = tail.poll(self._config.batch_bytes)
             if batch is not None:
                 self._quiet_since_s = None
+                self._drained = len(self._turns) == 1 and tail.drained
                 if self._limit:
                     self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
                 return batch

@@ -7,10 +7,8 @@ apart is the producer's beat, and how far the durable file goes (A72).
 from dataclasses import dataclass
 from typing import Literal
 
-from .tracks import SILENT_S
-
 State = Literal["flowing", "quiet", "producer silent", "cache behind", "consumer stuck"]
-STUCK_S = 3.0
+STUCK_S = SILENT_S = 3.0  # longer than any pause of somebody who lives
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ protocol: `Cache` of the cache room is one, and so is whatever a test needs.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
-from ..native.hints import SLOTS
+from ..native.client import Follower
 
-Source = Literal["relaxed", "consistent", "durable"]
+Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
 
 class ChunkCache(Protocol):
@@ -43,19 +42,21 @@ class LengthCache(Protocol):
     def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
+class Quick(Protocol):
+    """What a follower finds in both caches at once, where both lie in the memory of this host."""
+
+    def __call__(
+        self, follower: Follower, entry: int, start: int, bytes_max: int
+    ) -> tuple[memoryview, int, memoryview] | None: ...
+
+
 @dataclass(slots=True)
 class Layers:
-    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes."""
+    """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
+    counts as `nearest`. `quick`: the short way to the head of a shard, if there is one."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
-
-
-def lengths_key(incarnation: str, shard: int) -> bytes:
-    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
-
-
-def hint_slot(incarnation: str) -> int:
-    """Streams may share one: then some wake up for nothing."""
-    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS
+    nearest: Source = "relaxed"
+    quick: Quick | None = None

@@ -1,18 +1,21 @@
-"""How the files of a shard hang together: pure, from their names alone.
-
-A segment is the data file and the index file of one creation time. The next segment's bases cut this one: an entry or a
-byte behind that line was never acknowledged and is never looked at. So a producer that starts again after a crash needs
-to mend nothing; it begins a new segment where the good bytes end.
-"""
+"""The index file of a segment: its header, and where its entries lie. Pure."""
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..model import MessageFile
-from ..native import ENTRY_BYTES, crc32c
+from ..model.segment import ENTRY_BYTES, HEADER_BYTES, Segment, newest_creation_us, segments_of
+from ..native import crc32c
 
-HEADER_BYTES = 48
+__all__ = [
+    "HEADER_BYTES",
+    "IndexHeader",
+    "Segment",
+    "entries_in",
+    "entry_offset",
+    "newest_creation_us",
+    "segments_of",
+]
+
 VERSION = 1
 _MAGIC = b"TAILRACE"
 _HEADER = struct.Struct("<8sHHHHQQqI")
@@ -49,28 +52,6 @@ class IndexHeader:
         return cls(created_us, position, number)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    created_us: int
-    data_base: int
-    index_base: int
-
-    @property
-    def data_name(self) -> str:
-        return MessageFile(self.created_us, self.data_base, "data").name
-
-    @property
-    def index_name(self) -> str:
-        return MessageFile(self.created_us, self.index_base, "index").name
-
-    def entries_before(self, later: "Segment") -> int:
-        """How many messages this segment has, as the next one tells; a segment that was never finished has none."""
-        return max(0, later.index_base - self.index_base - HEADER_BYTES) // ENTRY_BYTES
-
-    def index_base_after(self, entries: int) -> int:
-        return self.index_base + HEADER_BYTES + entries * ENTRY_BYTES
-
-
 def entries_in(index_bytes: int) -> int:
     """How many whole entries an index file of this length has."""
     return max(0, index_bytes - HEADER_BYTES) // ENTRY_BYTES
@@ -78,18 +59,3 @@ def entries_in(index_bytes: int) -> int:
 
 def entry_offset(number: int) -> int:
     return HEADER_BYTES + number * ENTRY_BYTES
-
-
-def segments_of(names: Iterable[str]) -> list[Segment]:
-    """The segments among a folder's names, in order. A file without its other half is half made or half deleted."""
-    data: dict[int, MessageFile] = {}
-    index: dict[int, MessageFile] = {}
-    for name in names:
-        if file := MessageFile.parse(name):
-            (data if file.track == "data" else index)[file.created_us] = file
-    return [Segment(created, data[created].base, index[created].base) for created in sorted(data.keys() & index.keys())]
-
-
-def newest_creation_us(names: Iterable[str]) -> int:
-    """The newest creation time among all files, half ones too: a new name must sort behind them."""
-    return max((file.created_us for name in names if (file := MessageFile.parse(name))), default=0)

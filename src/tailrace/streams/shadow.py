@@ -14,14 +14,14 @@ from typing_extensions import Buffer
 
 from ..env import Clock
 from ..errors import TailraceError
+from ..files.chunks import ChunkedFile, chunk_size_for, file_key
+from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, lengths_key
 from ..native import Packed
 from ..native.hints import Hints
-from .chunks import ChunkedFile, chunk_size_for, file_key
-from .layers import Layers, hint_slot, lengths_key
-from .lengths import SegmentLengths, ShardLengths
+from .layers import Layers
 from .segments import Segment
 
-BEAT_S = 1.0  # how often the lengths are told even though nothing changed: whoever produces is alive
+BEAT_S = 0.25  # how often the lengths are told even though nothing changed: whoever produces is alive
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
@@ -73,7 +73,7 @@ class _Files:
 
 class Shadow:
     """Of one producer, for all its shards. `layers` opens the cache, in the shadow's own thread. `hints` wake those who
-    wait, whether there is a cache or not."""
+    wait on this `host`, whether there is a cache or not."""
 
     def __init__(
         self,
@@ -83,8 +83,9 @@ class Shadow:
         stream: str,
         clock: Clock,
         chunk_bytes: int | None = None,
+        host: int = 0,
     ) -> None:
-        self._open, self._hints = layers, hints
+        self._open, self._hints, self._host = layers, hints, host if hints is not None else 0
         self._incarnation, self._clock, self._chunk_bytes = incarnation, clock, chunk_bytes
         self._layers: Layers | None = None
         self._opened_s = -_RETRY_S
@@ -176,7 +177,7 @@ class Shadow:
     def _tell(self, layers: Layers | None, told: dict[int, ShardLengths]) -> None:
         beat_us = self._clock.time_us()
         entries = {
-            lengths_key(self._incarnation, shard): replace(lengths, beat_us=beat_us).encode()
+            lengths_key(self._incarnation, shard): replace(lengths, beat_us=beat_us, host=self._host).encode()
             for shard, lengths in told.items()
         }
         if entries and layers is not None:

@@ -63,6 +63,9 @@ class SegmentView:
     def data_proven(self) -> bool:
         return self._data.proven
 
+    def track(self, name: TrackName) -> Track:
+        return self._data if name == "data" else self._index
+
     def length(self) -> FileLength:
         """Of the index, which is the last to be flushed and so tells how far the segment goes."""
         return self._index.length()

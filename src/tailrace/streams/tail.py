@@ -17,8 +17,10 @@ from ..errors import Corrupt, FileMissing, PositionRetired
 from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
 from .batch import Batch
+from .board import Followed
+from .head import Head
 from .segments import Segment, entries_in, entry_offset, segments_of
-from .shard_files import SegmentView, Wrap, find_end, shard_folder, whole_entries
+from .shard_files import SegmentView, find_end, shard_folder, whole_entries
 
 Start = Literal["earliest", "latest"] | datetime | int
 
@@ -38,15 +40,16 @@ class ShardTail:
         start: Start,
         *,
         mapped: bool = False,
-        wrap: Wrap | None = None,
+        followed: Followed | None = None,
     ) -> None:
-        """`wrap`: read through the cache. Looking for a place by time, or for the end, is left to the files."""
-        self.stream, self.shard, self._mapped, self._wrap = stream, shard, mapped, wrap
+        """`followed`: read through the cache. Looking for a place by time, or for the end, is left to the files."""
+        self.stream, self.shard, self._mapped, self._followed = stream, shard, mapped, followed
         self._files, self._clock = files, clock
         self._folder = shard_folder(stream, shard)
         self._segments: list[Segment] = []
         self._listed_s = float("-inf")
         self._view: SegmentView | None = None
+        self._head: Head | None = None  # the quick way, while the open segment is the last one
         self._entry = 0  # the next entry to hand out, in the open segment …
         self._position = 0  # … and where its message begins
         self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
@@ -59,6 +62,11 @@ class ShardTail:
     def position(self) -> int:
         """Where the next message to hand out begins, or will."""
         return max(self._position, self._not_before)
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that the cache tells of is handed out, for certain, as of the last look."""
+        return not self._window and self._head is not None and self._head.at_end
 
     def close(self) -> None:
         self._leave()
@@ -134,6 +142,11 @@ class ShardTail:
     def poll(self, bytes_max: int, before: int | None = None) -> Batch | None:
         """The next messages, up to about this many bytes and at least one; None when there are none yet. If told so,
         only those that begin before a position; None when there are none of them."""
+        if self._head is not None and not self._window and self._position >= self._not_before and before is None:
+            if (batch := self._glance(self._head, bytes_max)) is not None:
+                return batch
+            if self._head.at_end and self._clock.monotonic_s() < self._listed_s + _RELIST_S:
+                return None
         while True:
             if self._view is None and not self._advance():
                 return None
@@ -146,6 +159,18 @@ class ShardTail:
             self._skip()
             if self._window:
                 return self._batch(view, bytes_max, before)
+
+    def _glance(self, head: Head, bytes_max: int) -> Batch | None:
+        """What the cache shows at first sight; None: nothing, or the long way must tell."""
+        if (found := head.look(self._entry, self._position, bytes_max)) is None:
+            return None
+        entries, count, data = found
+        batch = Batch(self.stream, self.shard, self._position, entries[: count * ENTRY_BYTES], data, proven=True)
+        self._window, self._window_proven = entries, True
+        if batch.count == 0:
+            return None
+        self._consume(batch.count)
+        return batch
 
     def _fill(self, view: SegmentView) -> bool:
         """Read the next entries of the open segment into the window."""
@@ -270,8 +295,9 @@ class ShardTail:
 
     def _enter(self, segment: Segment) -> bool:
         """Open a segment at its first entry; False while it is not whole yet."""
+        wrap = None if self._followed is None else self._followed.wrap
         try:
-            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped, wrap=self._wrap)
+            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped, wrap=wrap)
         except FileMissing:
             self._list()  # retention was faster; the next look tells what is left
             return False
@@ -287,12 +313,14 @@ class ShardTail:
             return False
         self._leave()
         self._view, self._entry, self._position = view, 0, segment.data_base
+        if self._followed is not None and later is None:
+            self._head = self._followed.head(segment)
         return True
 
     def _leave(self) -> None:
         if self._view is not None:
             self._view.close()
-        self._view, self._window, self._entry = None, memoryview(b""), 0
+        self._view, self._head, self._window, self._entry = None, None, memoryview(b""), 0
 
     def _later(self, segment: Segment) -> Segment | None:
         place = bisect_right(self._segments, segment.created_us, key=lambda other: other.created_us)
@@ -301,6 +329,8 @@ class ShardTail:
     def _list(self) -> None:
         self._segments = segments_of(self._files.list(self._folder))
         self._listed_s = self._clock.monotonic_s()
+        if self._view is not None and self._later(self._view.segment) is not None:
+            self._head = None  # where it ends is said by its successor, not by whoever wrote it
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:

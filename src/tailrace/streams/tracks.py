@@ -10,15 +10,15 @@ from typing import Protocol
 
 from ..env import Clock
 from ..files import FileLength, View
+from ..files.chunks import Part, short_ones
+from ..files.lengths import SegmentLengths, ShardLengths
 from ..model.message_file import Track as TrackName
 from ..native import Block
-from .chunks import Part, short_ones
 from .delayed import DelayedReads
 from .layers import Layers
-from .lengths import SegmentLengths, ShardLengths
 
 DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
-SILENT_S = 3.0  # without a word from the producer, the file itself is asked
+SILENT_S = 1.0  # without a word from the producer, the file itself is asked
 _ASK_S = 0.05  # how often, at most, while the lengths cache does not help
 _NEAR_BYTES = 4 << 20  # so close to the head a consumer tries the cache again
 
@@ -143,14 +143,14 @@ class LayeredTrack:
         block = memoryview(Block(part.count * stride))
         got = layers.data.get_parts(self._key, part.first, part.count, block, stride, relaxed=True)
         end = part.skip + size
-        if got.count(stride) + (end - (part.count - 1) * stride <= got[-1] < stride) == part.count:
-            layers.bytes_from["relaxed"] += size  # nearly always
+        if part.complete(got, size, stride):
+            layers.bytes_from[layers.nearest] += size  # nearly always
             self.proven, self._late = True, False
             return block[part.skip : end]
         wanted = part.wanted(size, stride)
         missing = short_ones(got, wanted)
         found = size - sum(wanted[number] - max(got[number], 0) for number in missing)
-        layers.bytes_from["relaxed"] += max(found, 0)
+        layers.bytes_from[layers.nearest] += max(found, 0)
         if missing and (not self._late or any(got[number] >= 0 for number in missing)):
             # A replica that was asked alone may be behind, or have lost them: the others are asked, too. Not again and
             # again by who is so late that nobody has anything.

@@ -1,4 +1,4 @@
-"""A disk that forgets, a disk that fails, a clock that obeys and a die that repeats: `tailrace.env` for tests.
+"""A disk that forgets, a disk that fails, a clock that obeys, a network that is cut and a die that repeats.
 
 Nothing here touches the machine's own disk or clock; what looks like chance comes from a seed.
 
@@ -15,5 +15,17 @@ from .clock import ManualClock
 from .faulty_disk import Fault, FaultyDisk, SimulatedCrash
 from .randomness import SeededRandomness
 from .simulated_disk import SimulatedDisk
+from .virtual_network import VirtualNetwork
+from .virtual_time import VirtualClock, VirtualTime
 
-__all__ = ["Fault", "FaultyDisk", "ManualClock", "SeededRandomness", "SimulatedCrash", "SimulatedDisk"]
+__all__ = [
+    "Fault",
+    "FaultyDisk",
+    "ManualClock",
+    "SeededRandomness",
+    "SimulatedCrash",
+    "SimulatedDisk",
+    "VirtualClock",
+    "VirtualNetwork",
+    "VirtualTime",
+]

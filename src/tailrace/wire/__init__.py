@@ -1,11 +1,40 @@
-"""How processes of a cache talk: the messages, a server and a peer over gRPC, mutual TLS.
+"""How processes talk: of a cache, of the copy tree, and with etcd. Messages, servers and peers over gRPC, mutual TLS.
 
-Nothing above this room sees gRPC, and importing this room does not load it: `serve` and `BackendPeer` do, when they
-are first named.
+Nothing above this room sees gRPC, and importing this room does not load it: servers and peers do, when they are first
+named.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .copy_messages import (
+    Admit,
+    Batch,
+    CopyService,
+    Opening,
+    Operation,
+    Order,
+    Orders,
+    Piece,
+    Report,
+    Running,
+    Standing,
+    Storage,
+    WorkService,
+)
+from .etcd_messages import (
+    EtcdCompare,
+    EtcdDelete,
+    EtcdGet,
+    EtcdOperation,
+    EtcdPut,
+    EtcdRefused,
+    KeyValue,
+    RangeReply,
+    TxnReply,
+    WatchEvent,
+    WatchPart,
+)
 from .messages import (
     HASH_BYTES,
     TICKET_BYTES,
@@ -25,39 +54,79 @@ from .messages import (
 from .service import Authorize, BackendService
 
 if TYPE_CHECKING:
+    from .copy_peer import CopyCall, CopyPeer, WorkCall
+    from .copy_server import serve_copies
+    from .etcd import EtcdPeer, EtcdWatch
     from .peer import BackendPeer
     from .server import Server, serve
 
 __all__ = [
     "HASH_BYTES",
     "TICKET_BYTES",
+    "Admit",
     "Answer",
     "AttachReply",
     "Authorize",
     "BackendPeer",
     "BackendService",
+    "Batch",
+    "CopyCall",
+    "CopyPeer",
+    "CopyService",
     "DigestReply",
     "Engine",
+    "EtcdCompare",
+    "EtcdDelete",
+    "EtcdGet",
+    "EtcdOperation",
+    "EtcdPeer",
+    "EtcdPut",
+    "EtcdRefused",
+    "EtcdWatch",
     "FetchPart",
+    "KeyValue",
     "ListPart",
     "LookupReply",
     "MutateReply",
+    "Opening",
+    "Operation",
+    "Order",
+    "Orders",
+    "Piece",
+    "RangeReply",
+    "Report",
+    "Running",
     "Server",
     "Shared",
+    "Standing",
     "StatsReply",
+    "Storage",
     "TouchReply",
+    "TxnReply",
     "Version",
+    "WatchEvent",
+    "WatchPart",
+    "WorkCall",
+    "WorkService",
     "serve",
+    "serve_copies",
 ]
 
 
+_LAZY = {
+    "BackendPeer": "peer",
+    "CopyCall": "copy_peer",
+    "CopyPeer": "copy_peer",
+    "EtcdPeer": "etcd",
+    "EtcdWatch": "etcd",
+    "Server": "server",
+    "WorkCall": "copy_peer",
+    "serve": "server",
+    "serve_copies": "copy_server",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "BackendPeer":
-        from .peer import BackendPeer
-
-        return BackendPeer
-    if name in ("Server", "serve"):
-        from . import server
-
-        return getattr(server, name)
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

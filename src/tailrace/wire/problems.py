@@ -1,6 +1,6 @@
 """Errors of ours as statuses of gRPC, and back. What is not known to be harmless counts as "nobody knows"."""
 
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import grpc
 
@@ -10,12 +10,23 @@ from ..errors import (
     DeadlineExceeded,
     Denied,
     PeerFailed,
+    Superseded,
     TailraceError,
     Unreachable,
     WireProblem,
     WireRefused,
 )
-from .methods import Method
+
+
+class Called(Protocol):
+    """A method, as far as errors go."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def changes(self) -> bool: ...
+
 
 _EFFECT_KEY: Final = "tailrace-took-effect"
 _EFFECTS: Final[dict[bool | None, str]] = {False: "no", True: "yes", None: "unknown"}
@@ -26,6 +37,7 @@ _CODES: Final = (
     (WireRefused, grpc.StatusCode.INVALID_ARGUMENT),
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Closed, grpc.StatusCode.UNAVAILABLE),
+    (Superseded, grpc.StatusCode.ABORTED),
 )
 
 # gRPC's own words, which a test pins. Should a version choose others, an error says less, but nothing wrong.
@@ -44,13 +56,20 @@ def refuse(context: grpc.ServicerContext, problem: BaseException) -> NoReturn:
     context.abort(code, text[:_TEXT_CHARS_MAX])
 
 
-def problem_of(failed: grpc.RpcError, method: Method, address: str, deadline_s: float) -> WireProblem:
+def problem_of(failed: grpc.RpcError, method: Called, address: str, deadline_s: float) -> WireProblem:
     """What a failed call means to the one who made it."""
+    problem = problem_of_stream(failed, method.name, address, deadline_s)
+    if not method.changes:
+        problem.took_effect = False
+    return problem
+
+
+def problem_of_stream(failed: grpc.RpcError, name: str, address: str, deadline_s: float) -> WireProblem:
     assert isinstance(failed, grpc.Call)
     code, details = failed.code(), failed.details() or ""
     kind, effect, advice = _meaning(code, details)
-    problem = kind(f"{method.name} at {address}: {_seen(code, details, deadline_s)}; {advice}")
-    problem.took_effect = _told_effect(failed, effect) if method.changes else False
+    problem = kind(f"{name} at {address}: {_seen(code, details, deadline_s)}; {advice}")
+    problem.took_effect = _told_effect(failed, effect)
     return problem
 
 
@@ -75,6 +94,8 @@ def _meaning(code: grpc.StatusCode, details: str) -> tuple[type[WireProblem], bo
             return PeerFailed, None, "raise message_bytes_max at both ends"
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Busy, None, "try again in a moment"
+        case grpc.StatusCode.ABORTED:
+            return Superseded, False, "leave it to the newer one"
         case grpc.StatusCode.INVALID_ARGUMENT:
             return WireRefused, False, "repeating it does not help"
         case grpc.StatusCode.UNIMPLEMENTED:

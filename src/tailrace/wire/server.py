@@ -6,7 +6,7 @@ service is called, on one of a fixed number of threads. When close() has returne
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -44,21 +44,45 @@ def serve(
     """
     if threads < 1 or calls_max < threads:
         raise ValueError(f"threads={threads}, calls_max={calls_max}: use at least one thread, and a call for each")
+    gate = _Gate(service, authorize, threads, message_bytes_max)
+    handlers = {method.name: gate.handler(method) for method in METHODS}
+    return start(
+        [grpc.method_handlers_generic_handler(SERVICE, handlers)],
+        addresses,
+        tls=tls,
+        threads=threads,
+        calls_max=calls_max,
+        message_bytes_max=message_bytes_max,
+        keepalive_s=keepalive_s,
+        plaintext_anywhere=plaintext_anywhere,
+    )
+
+
+def start(
+    handlers: Sequence[grpc.GenericRpcHandler],
+    addresses: Iterable[str],
+    *,
+    tls: TlsConfig | None,
+    threads: int,
+    calls_max: int,
+    message_bytes_max: int,
+    keepalive_s: float,
+    plaintext_anywhere: bool = False,
+) -> "Server":
+    """Serve these handlers. In plain text only where the network itself keeps others out."""
     wanted = [parse(address, listening=True) for address in addresses]
     if not wanted:
         raise ValueError("addresses: name at least one")
     for address in wanted:
         if isinstance(address, Tcp) and tls is None and not address.loopback and not plaintext_anywhere:
             raise ConfigError(f"address='{address}': without TLS use a loopback address, a unix socket, or set up tls")
-    gate = _Gate(service, authorize, threads, message_bytes_max)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tailrace-wire")
     server = grpc.server(
         pool,
         options=options.server(message_bytes_max, keepalive_s),
         maximum_concurrent_rpcs=calls_max,
     )
-    handlers = {method.name: gate.handler(method) for method in METHODS}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_generic_rpc_handlers(tuple(handlers))
     return Server(server, pool, wanted, None if tls is None else credentials.for_server(tls))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, cache, consume, demo, monitor, node, produce, streams, verify, view
+from . import bench, cache, consume, demo, monitor, node, pipeline, produce, streams, topology, up, verify, view
 from .options import examples
 
 __all__ = ["app", "main"]
@@ -59,10 +59,13 @@ app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("view", epilog=view.EPILOG)(view.view)
 app.add_typer(streams.app, name="streams")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("monitor", epilog=monitor.EPILOG)(monitor.monitor)
 app.command("verify", epilog=verify.EPILOG)(verify.verify)
 app.add_typer(cache.app, name="cache")
 app.command("node", epilog=node.EPILOG)(node.node)
+app.command("up", epilog=up.EPILOG)(up.up)
+app.add_typer(topology.app, name="topology")
 app.add_typer(bench.app, name="bench")
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 

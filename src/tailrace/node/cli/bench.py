@@ -23,6 +23,7 @@ app = typer.Typer(
         "tailrace bench cache",
         "tailrace bench fanout",
         "tailrace bench spark",
+        "tailrace bench copytree",
         "tailrace bench streams --json > bench.json",
     ),
     no_args_is_help=True,
@@ -197,6 +198,37 @@ def spark(
             show_json(result)
             return
         _print(tables(result))
+
+
+@app.command(
+    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --json > bench.json"),
+)
+def copytree(
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs; each takes a minute.")] = 1,
+    wan: Annotated[
+        float, typer.Option("--wan", metavar="MS", min=0, help="Delay between clusters, one way; it is subtracted.")
+    ] = 10.0,
+    directory: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="DIR", help="Where clusters lie: the disk to measure.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny amounts: shows that it runs, not how fast.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure copies between clusters: what a hop adds, what a pair of workers carries, how soon a world heals."""
+    with reported(as_json=json, debug=debug):
+        from ..bench import table
+        from ..bench.copytree import run as measurement
+
+        where = directory or tempfile.gettempdir()
+        if not os.path.isdir(where):
+            raise ConfigError(f"--directory: there is no folder {where!r}; make it, or name another")
+        result = measurement.run(repeats=repeats, directory=where, wan_s=wan / 1000, progress=say, quick=quick)
+        if json:
+            show_json(result)
+            return
+        _print([table(result)])
 
 
 def _numbers(text: str, most: int) -> tuple[int, ...]:

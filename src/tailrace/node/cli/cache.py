@@ -65,6 +65,26 @@ def create(
         typer.Option("--policy", metavar="POLICY", help="Who goes first: lrm, lru or arc.", show_default=False),
     ] = None,
     ttl: Ttl = None,
+    read_rate: Annotated[
+        int | None,
+        typer.Option(
+            "--read-rate",
+            parser=size,
+            metavar="SIZE",
+            help="Per second, from each backend to other hosts.",
+            show_default=False,
+        ),
+    ] = None,
+    write_rate: Annotated[
+        int | None,
+        typer.Option(
+            "--write-rate",
+            parser=size,
+            metavar="SIZE",
+            help="Per second, from other hosts to each backend.",
+            show_default=False,
+        ),
+    ] = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
     debug: Debug = False,
@@ -77,6 +97,8 @@ def create(
             "memory_bytes": memory,
             "policy": policy,
             "ttl_s": ttl,
+            "read_bytes_per_s": None if read_rate is None else float(read_rate),
+            "write_bytes_per_s": None if write_rate is None else float(write_rate),
         }
         if mode is not None and backends is None and mode in CACHE_MODES:
             said["backends"] = max(CACHE_MODES[mode][0], opened.config.cache(cache).backends)

@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 from ...config import StreamConfig
 from ...env import SystemClock
 from ...errors import ConfigError
+from ...files.lengths import hint_slot
 from ...native.hints import Hints
-from ...streams import Output, Stage, TransactionName, Transactions, discard, hint_slot
+from ...streams import Output, Stage, TransactionName, Transactions, discard
 from .options import SinkOptions
 from .place import WorldFolder, settle_memory
 

@@ -1,13 +1,26 @@
-"""Tailrace in the fan-out benchmark: a world in a folder, nothing else. The producer's process serves the cache."""
+"""Tailrace in the fan-out benchmark, three ways.
+
+shm         a world in a folder, nothing else: the producer's process serves the cache, consumers read its memory
+tcp         as if consumers were on another host than producer and cache: they share no memory and no hints with them
+ambassador  the same, with an ambassador on the consumers' host
+"""
 
 import os
+import sys
 import threading
+import time
 from collections.abc import Sequence
 
+from ....config import WorldConfig
 from ... import caches, layers  # noqa: F401  (imported before the processes are forked, not by each of them)
 from ...world import World, open_world
+from ..peers.server import PeerFailed, Server, free_port
 from .contender import SYNC_S, Contender, Publisher, Subscription
 from .message import stamps_in
+
+TCP, AMBASSADOR = "tcp", "ambassador"
+_HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
+_FIND_S = 30.0
 
 
 class Ours(Contender):
@@ -35,6 +48,59 @@ class Ours(Contender):
     def _opened(self) -> World:
         if self._world is None:
             self._world = open_world(self._folder)
+        return self._world
+
+
+class Abroad(Ours):
+    """Consumers are on a host of their own. `ambassador`: it has one."""
+
+    def __init__(self, folder: str, version: str, *, ambassador: bool) -> None:
+        super().__init__(folder, version)
+        self.name = AMBASSADOR if ambassador else TCP
+        self._folder = os.path.join(folder, self.name)
+        self._brings = ambassador
+        os.makedirs(self._folder)
+        self._servers = [Server(self._cache_node, f"{self._folder}-cache.log", environment={_HOST: _HOME})]
+        if ambassador:
+            self._servers.append(Server(self._ambassador, f"{self._folder}.log", environment={_HOST: _ABROAD}))
+
+    def _cache_node(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
+        doors = [("127.0.0.1", free_port()), ("127.0.0.1", free_port())]
+        listen, engine = (f"{host}:{port}" for host, port in doors)
+        return [*self._node("cache"), "--listen", listen, "--engine", engine], doors
+
+    def _ambassador(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
+        return self._node("ambassador"), []
+
+    def _node(self, role: str) -> list[str]:
+        return [sys.executable, "-m", "tailrace", "node", "--world", self._folder, "--roles", role]
+
+    def drop(self, stream: str) -> None:
+        self._on(_HOME).delete_stream(stream)
+
+    def publisher(self, stream: str, *, synced: bool) -> Publisher:
+        return _Publisher(self._on(_HOME), stream, 0.0 if synced else SYNC_S)
+
+    def subscription(self, stream: str, *, stamped: bool) -> Subscription:
+        world = self._on(_ABROAD)
+        subscription = _Subscription(world, stream, stamped)
+        end_s = time.monotonic() + _FIND_S
+        while self._brings and (near := world._find_layers()) is not None and near.nearest != AMBASSADOR:
+            if time.monotonic() > end_s:
+                raise PeerFailed(f"{self.name}: no ambassador in {_FIND_S:g} s")
+            time.sleep(0.05)
+        return subscription
+
+    def server_cpu_s(self) -> float:
+        return sum(server.cpu_s() for server in self._servers)
+
+    def close(self) -> None:
+        for server in reversed(self._servers):
+            server.close()
+
+    def _on(self, host: str) -> World:
+        if self._world is None:
+            self._world = open_world(self._folder, config=WorldConfig(host=host))
         return self._world
 
 

@@ -25,7 +25,7 @@ from .cell import Amounts, Cell, measure
 from .contender import Contender, Entry
 from .memcpy import Memcpy
 from .message import MESSAGE_BYTES
-from .ours import Ours
+from .ours import Abroad, Ours
 from .peers.install import Installer
 from .peers.kafka import Kafka
 from .peers.nats import Nats
@@ -70,7 +70,7 @@ def run(
         if (others := measured["summary"][OTHERS.name]) > OTHERS_MAX:
             progress(f"others took {others:.0%} of this machine meanwhile: run it again when it is quiet")
         measured["summary"]["peers"] = {peer.name: peer.version for peer in contest.peers}
-        policies = {one.name: one.policy for one in [contest.ours, *contest.peers]}
+        policies = {one.name: one.policy for one in [contest.ours, *contest.abroad, *contest.peers]}
         return {**measured, "missing": contest.missing, "failed": contest.failed, "policies": policies}
 
 
@@ -103,22 +103,26 @@ class _Contest:
         if not self.peers:
             raise ConfigError(f"there is nobody to compare with. {'; '.join(self.missing)}")
         self.ours, self._memcpy = Ours(folder, version("tailrace")), Memcpy()
+        self.abroad = []
+        for ambassador in (False, True):
+            self.abroad.append(Abroad(folder, version("tailrace"), ambassador=ambassador))
+            stack.callback(self.abroad[-1].close)
 
     def warm_up(self) -> None:
         self._progress("warm-up, not counted")
-        for contender in [self.ours, *self.peers]:
+        for contender in [self.ours, *self.abroad, *self.peers]:
             self._cell(contender, _WARM_UP_CONSUMERS)
 
     def repeat(self, numbers: Sequence[int]) -> Figures:
         spent_s, (busy_s, all_s) = self._spent_s(), machine_cpu_s()
         cells: dict[str, dict[int, Cell]] = {}
         for consumers in numbers:
-            for contender in [self._memcpy, self.ours, *self.peers]:
+            for contender in [self._memcpy, self.ours, *self.abroad, *self.peers]:
                 self._progress(f"{consumers} consumers: {contender.name}")
                 if cell := self._cell(contender, consumers):
                     cells.setdefault(contender.name, {})[consumers] = cell
         if max(numbers) > DELAY_CONSUMERS and DELAY_CONSUMERS not in numbers:
-            for contender in [self.ours, *self.peers]:
+            for contender in [self.ours, *self.abroad, *self.peers]:
                 self._progress(f"{DELAY_CONSUMERS} consumers, delay only: {contender.name}")
                 if cell := self._cell(contender, DELAY_CONSUMERS, full=False):
                     cells.setdefault(contender.name, {})[DELAY_CONSUMERS] = cell
@@ -143,4 +147,4 @@ class _Contest:
 
     def _spent_s(self) -> float:
         """CPU time of this benchmark with its processes and all servers, so far."""
-        return time.process_time() + self._crews_s + sum(peer.server_cpu_s() for peer in self.peers)
+        return time.process_time() + self._crews_s + sum(one.server_cpu_s() for one in [*self.abroad, *self.peers])

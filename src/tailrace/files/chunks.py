@@ -71,6 +71,11 @@ class Part:
         first = offset // chunk_bytes
         return cls(first, (offset + size - 1) // chunk_bytes - first + 1, offset - first * chunk_bytes)
 
+    def complete(self, got: list[int], size: int, chunk_bytes: int) -> bool:
+        """Whether chunks of these sizes have all of the run."""
+        last = self.skip + size - (self.count - 1) * chunk_bytes
+        return got.count(chunk_bytes) + (last <= got[-1] < chunk_bytes) == self.count
+
     def wanted(self, size: int, chunk_bytes: int) -> list[int]:
         """How many bytes of each chunk are needed, from its start."""
         last = self.skip + size - (self.count - 1) * chunk_bytes

@@ -6,14 +6,17 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 
 import struct
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from ..model.message_file import Track
+from ..model.segment import Segment
 from ..native import crc32c
-from .segments import Segment
+from ..native.hints import SLOTS
 
-VERSION = 1
+VERSION = 2
 FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
-_HEAD = struct.Struct("<4sBBHqI")
+_HEAD = struct.Struct("<4sBBHIqQ")
+_SUMMED = 12  # what lies behind the sum
 _FILE = struct.Struct("<QQQIIQQQQ")
 _MAGIC = b"TRLN"
 
@@ -42,10 +45,12 @@ class SegmentLengths:
 
 @dataclass(frozen=True, slots=True)
 class ShardLengths:
-    """`beat_us`: when whoever produces said this, by its clock; it says so now and then even if nothing changed."""
+    """`beat_us`: when whoever produces said this, by its clock; it says so now and then even if nothing changed.
+    `host`: where hints are raised when there is more, as a tag; 0: nowhere."""
 
     segments: tuple[SegmentLengths, ...] = ()
     beat_us: int = 0
+    host: int = 0
 
     @property
     def newest(self) -> SegmentLengths:
@@ -78,18 +83,35 @@ class ShardLengths:
             )
             for lengths in self.segments
         )
-        return _HEAD.pack(_MAGIC, VERSION, len(self.segments), 0, self.beat_us, crc32c(body)) + body
+        count, told = len(self.segments), struct.pack("<qQ", self.beat_us, self.host) + body
+        return _HEAD.pack(_MAGIC, VERSION, count, 0, crc32c(told), self.beat_us, self.host) + body
 
     @classmethod
     def decode(cls, raw: bytes) -> "ShardLengths | None":
         """None: nothing that this version can read. The files tell the same, only later."""
-        if len(raw) < _HEAD.size:
+        if not _count(raw):
             return None
-        magic, version, count, _, beat_us, checksum = _HEAD.unpack_from(raw)
-        body = raw[_HEAD.size :]
-        if magic != _MAGIC or version != VERSION or len(body) != count * _FILE.size or crc32c(body) != checksum:
-            return None
+        *_, beat_us, host = _HEAD.unpack_from(raw)
         segments = []
-        for created_us, data_base, index_base, *rest in _FILE.iter_unpack(body):
+        for created_us, data_base, index_base, *rest in _FILE.iter_unpack(raw[_HEAD.size :]):
             segments.append(SegmentLengths(Segment(created_us, data_base, index_base), *rest))
-        return cls(tuple(segments), beat_us) if segments else None
+        return cls(tuple(segments), beat_us, host)
+
+
+def _count(raw: bytes) -> int:
+    """How many segments it tells of; 0: it is nothing that this version can read."""
+    if len(raw) < _HEAD.size:
+        return 0
+    magic, version, count, _, checksum, _, _ = _HEAD.unpack_from(raw)
+    whole = magic == _MAGIC and version == VERSION and len(raw) == _HEAD.size + count * _FILE.size
+    return count if whole and crc32c(memoryview(raw)[_SUMMED:]) == checksum else 0
+
+
+def lengths_key(incarnation: str, shard: int) -> bytes:
+    return b"lengths " + blake2b(f"{incarnation}/{shard}".encode(), digest_size=16).digest()
+
+
+def hint_slot(incarnation: str) -> int:
+    """Which word in shared memory is raised when a stream has news. Streams may share one: then some wake up for
+    nothing."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS

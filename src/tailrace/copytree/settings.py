@@ -1,0 +1,64 @@
+"""A stream's settings as they travel with its copies, and the note that a stream is a copy.
+
+A copy has the settings and the incarnation of its origin: keys of chunks, and whose position a position is, hang on
+them. Its retention may be changed where it lies. The note keeps producers away from it: bytes that came into being in
+two places could never be told apart again.
+"""
+
+import json
+from dataclasses import dataclass
+
+from ..config import StreamConfig, decode
+from ..errors import ConfigError, FileMissing, NameRefused, WireRefused
+from ..files import Files
+from ..files.origins import read_origin, write_origin
+from ..model import check_name
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    incarnation: str
+    config: StreamConfig
+    raw: bytes
+
+    @classmethod
+    def parse(cls, raw: bytes, stream: str) -> "StreamSettings":
+        try:
+            table = json.loads(raw)
+            if table.pop("version") != VERSION:
+                raise ValueError("another version")
+            incarnation = check_name(table.pop("incarnation"), "incarnation")
+            return cls(incarnation, decode(StreamConfig, table), bytes(raw))
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError, NameRefused) as wrong:
+            raise WireRefused(f"the settings of the stream {stream!r} make no sense: {wrong}") from None
+
+
+def read_settings(files: Files, stream: str) -> StreamSettings | None:
+    """None: there is no such stream here."""
+    try:
+        return StreamSettings.parse(files.read(f"streams/{check_name(stream, 'stream')}/stream.json"), stream)
+    except FileMissing:
+        return None
+
+
+def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> StreamSettings:
+    """Make the stream a copy with these settings, if it is not one yet; the settings that hold here."""
+    here = read_settings(files, stream)
+    if here is not None and read_origin(files, stream) is None:
+        raise WireRefused(
+            f"the stream {stream!r} is produced in this cluster, so it takes no copy from {origin}; give one of them "
+            "another name"
+        )
+    if here is not None and here.incarnation == settings.incarnation:
+        return here
+    if here is not None:  # the origin has deleted it and made it anew: what lies here is of the old one
+        files.delete_folder(f"streams/{stream}")
+    files.make_folder(f"streams/{stream}")
+    write_origin(files, stream, origin)
+    files.publish(f"streams/{stream}/stream.json", settings.raw, replace=False)
+    found = read_settings(files, stream)
+    if found is None or found.incarnation != settings.incarnation:
+        raise WireRefused(f"the stream {stream!r} was made anew while its copy began; open the copy again")
+    return found

@@ -1,0 +1,45 @@
+"""How much may be on its way to a writer: pure. What is not taken yet is bounded by the window that the writer grants,
+so that a slow disk downstream holds back the reader instead of filling memory. One batch may always be on its way: a
+window smaller than that must not stop the copy.
+
+The number of batches is bounded, too: a few, and as many more as the way is long. A writer that is late then finds few
+and large ones, not a long queue of small ones: what waits at the source is put together, what is on its way is not."""
+
+import math
+from collections import deque
+
+BATCHES = 4  # that may wait at the writer
+PACE_S = 0.005  # … and one more for each of these that the way takes, there and back
+
+
+class Window:
+    def __init__(self) -> None:
+        self.sent_bytes = self.taken_bytes = self.granted_bytes = 0
+        self._ends: deque[tuple[int, float]] = deque()  # of the batches on their way: bytes sent, and when
+        self._way_s = math.inf  # there and back, at its quickest
+
+    @property
+    def room_bytes(self) -> int:
+        waiting = self.sent_bytes - self.taken_bytes
+        if len(self._ends) >= self.batches_max:
+            return 0
+        return max(0, self.granted_bytes - waiting) if waiting else max(1, self.granted_bytes)
+
+    @property
+    def batches_max(self) -> int:
+        return BATCHES + (0 if self._way_s == math.inf else math.ceil(self._way_s / PACE_S))
+
+    def sent(self, size: int, now_s: float) -> None:
+        assert size >= 0, size
+        self.sent_bytes += size
+        if size:
+            self._ends.append((self.sent_bytes, now_s))
+
+    def taken(self, total: int, granted: int, now_s: float) -> bool:
+        """False: the writer claims to have taken what was never sent."""
+        if not self.taken_bytes <= total <= self.sent_bytes:
+            return False
+        self.taken_bytes, self.granted_bytes = total, granted
+        while self._ends and self._ends[0][0] <= total:
+            self._way_s = min(self._way_s, now_s - self._ends.popleft()[1])
+        return True

@@ -1,0 +1,209 @@
+"""A writer: takes what readers upstream send, and puts it into this cluster's storage.
+
+Each operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as have
+come meanwhile. What waits in between is bounded by the window that the reader was told.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..env import Clock, SystemClock
+from ..errors import Busy, Closed, Superseded, TailraceError, WireRefused
+from ..files import Files
+from ..wire import Batch, Opening, Operation, Standing
+from .compression import expand
+from .durable_target import WINDOW_BYTES, DurableTarget
+from .settings import StreamSettings, adopt
+
+_BATCHES_MAX = 4096  # that may wait, however small they are
+
+
+class Target(Protocol):
+    """The writing half of an operation."""
+
+    def begin(self) -> Standing: ...
+
+    def take(self, batches: list[Batch]) -> Standing: ...
+
+    def close(self) -> None: ...
+
+
+class Place(Protocol):
+    """What a writer needs of its cluster."""
+
+    @property
+    def files(self) -> Files: ...
+
+    def flushed(self, settings: StreamSettings) -> None:
+        """More has become visible: wake those who wait for it."""
+        ...
+
+    def rolled(self, stream: str, shard: int) -> None:
+        """A new segment has begun: the moment to collect old ones."""
+        ...
+
+    def cache_target(self, opening: Opening, settings: StreamSettings) -> Target:
+        """Closed or Busy if there is no cache here now."""
+        ...
+
+
+class _Waiting:
+    """Batches between the two threads."""
+
+    def __init__(self, window_bytes: int) -> None:
+        self._limit_bytes = window_bytes + (16 << 20)  # the last batch may go over the window
+        self._batches: deque[Batch] = deque()
+        self._bytes = 0
+        self._changing = threading.Condition()
+        self._over = False
+        self._problem: Exception | None = None
+
+    def put(self, batch: Batch) -> None:
+        with self._changing:
+            if self._bytes + batch.size > self._limit_bytes or len(self._batches) >= _BATCHES_MAX:
+                raise WireRefused(f"{self._bytes + batch.size} bytes on their way, more than the window that was given")
+            self._batches.append(batch)
+            self._bytes += batch.size
+            self._changing.notify()
+
+    def end(self, problem: Exception | None) -> None:
+        with self._changing:
+            self._over, self._problem = True, problem
+            self._changing.notify()
+
+    def take(self) -> list[Batch] | None:
+        """All that wait, at least one; None: there will be no more, and all that came is taken."""
+        with self._changing:
+            while not self._batches and not self._over:
+                self._changing.wait()
+            taken, self._batches, self._bytes = list(self._batches), deque(), 0
+            if not taken and self._problem is not None:
+                raise self._problem
+            return taken or None
+
+
+@dataclass(slots=True)
+class Arrival:
+    """How an operation stands here: when its reader was last heard, and how much it had still to send."""
+
+    opening: Opening
+    stop: Callable[[], None]
+    heard_s: float
+    behind_bytes: int | None = None
+
+
+class Writer:
+    """Implements CopyService. `admit` raises for what this cluster does not take."""
+
+    def __init__(
+        self,
+        cluster: str,
+        place: Place,
+        *,
+        admit: Callable[[Opening], None] = lambda opening: None,
+        window_bytes: int = WINDOW_BYTES,
+        operations_max: int = 256,
+        clock: Clock | None = None,
+    ) -> None:
+        self.cluster, self._place, self._admit = cluster, place, admit
+        self._window_bytes, self._operations_max = window_bytes, operations_max
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._running: dict[Operation, Arrival] = {}
+        self._closed = False
+        self.taken_bytes = 0
+
+    @property
+    def running(self) -> list[Opening]:
+        with self._lock:
+            return [arrival.opening for arrival in self._running.values()]
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        with self._lock:
+            return list(self._running.values())
+
+    def close(self) -> None:
+        """End all operations; their readers look for another writer."""
+        with self._lock:
+            self._closed = True
+            stops = [arrival.stop for arrival in self._running.values()]
+        for stop in stops:
+            stop()
+
+    def copy(self, opening: Opening, batches: Iterator[Batch], stop: Callable[[], None]) -> Iterator[Standing]:
+        operation = opening.operation
+        if operation.target != self.cluster:
+            raise WireRefused(f"{operation}: this writer belongs to {self.cluster}")
+        self._admit(opening)
+        settings = StreamSettings.parse(opening.settings, operation.stream)
+        if operation.shard >= settings.config.shards:
+            raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
+        arrival = self._enter(opening, stop)
+        try:
+            here = adopt(self._place.files, operation.stream, opening.origin, settings)
+            yield from self._run(self._target(opening, here), batches, arrival)
+        finally:
+            self._leave(opening)
+
+    def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival) -> Iterator[Standing]:
+        waiting = _Waiting(self._window_bytes)
+        receiver = threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True)
+        try:
+            yield replace(target.begin(), window_bytes=self._window_bytes)
+            receiver.start()
+            while (taken := waiting.take()) is not None:
+                standing = target.take(taken)
+                arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), taken[-1].behind_bytes
+                self.taken_bytes += sum(batch.size for batch in taken)
+                yield replace(standing, window_bytes=self._window_bytes)
+        finally:
+            target.close()
+
+    def _target(self, opening: Opening, settings: StreamSettings) -> Target:
+        operation = opening.operation
+        if operation.storage == "cache":
+            return self._place.cache_target(opening, settings)
+        return DurableTarget(
+            self._place.files,
+            opening,
+            window_bytes=self._window_bytes,
+            on_flushed=lambda: self._place.flushed(settings),
+            on_roll=lambda: self._place.rolled(operation.stream, operation.shard),
+        )
+
+    def _enter(self, opening: Opening, stop: Callable[[], None]) -> Arrival:
+        """A newer operation displaces the one that runs here; one of an older tree does not."""
+        operation = opening.operation
+        with self._lock:
+            if self._closed:
+                raise Closed(f"{operation}: this writer is stopping; try another")
+            before = self._running.get(operation)
+            if before is not None and before.opening.epoch > opening.epoch:
+                raise Superseded(f"{operation}: {before.opening.source} copies to it, by a newer tree")
+            if before is None and len(self._running) >= self._operations_max:
+                raise Busy(f"{operation}: this writer has {self._operations_max} operations; try another")
+            arrival = self._running[operation] = Arrival(opening, stop, self._clock.monotonic_s())
+        if before is not None:
+            before.stop()
+        return arrival
+
+    def _leave(self, opening: Opening) -> None:
+        with self._lock:
+            now = self._running.get(opening.operation)
+            if now is not None and now.opening is opening:
+                del self._running[opening.operation]
+
+
+def _receive(batches: Iterator[Batch], waiting: _Waiting) -> None:
+    problem: Exception | None = None
+    try:
+        for batch in batches:
+            waiting.put(replace(batch, pieces=tuple(map(expand, batch.pieces))))
+    except TailraceError as refused:
+        problem = refused
+    finally:
+        waiting.end(problem)

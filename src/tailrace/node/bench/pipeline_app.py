@@ -1,0 +1,48 @@
+"""The functions that the benchmark of pipelines runs, in a module that every process can import."""
+
+import os
+from typing import Any
+
+from ...pipeline import Pipeline, parquet, stream
+
+KEY_BYTES = 13  # of a line: its campaign
+
+
+def by_campaign(messages: Any) -> Any:
+    """A partial GROUP BY over raw messages: lines by campaign."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    campaign = pc.binary_slice(messages.column("value"), 0, KEY_BYTES)
+    return pa.table({"campaign": campaign}).group_by("campaign", use_threads=False).aggregate([([], "count_all")])
+
+
+def heavier(messages: Any) -> Any:
+    """The same with work to do: what two sites can share."""
+    import pyarrow.compute as pc
+
+    for _ in range(6):
+        pc.count_substring(messages.column("value"), b"never there")
+    return by_campaign(messages)
+
+
+def nothing(messages: Any) -> None:
+    """No work and no output: what a unit costs by itself."""
+
+
+def site() -> Pipeline:
+    """The pipeline of a site in a process of its own, as the environment describes it."""
+    return Pipeline(
+        "bench",
+        source=stream("lines"),
+        transform=heavier,
+        sink=parquet(os.environ["TAILRACE_BENCH_OUT"]),
+        unit_bytes=int(os.environ.get("TAILRACE_BENCH_UNIT", str(4 << 20))),
+        lease_s=2.0,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pipeline":  # made when it is asked for: only then is there an environment for it
+        return site()
+    raise AttributeError(name)

@@ -1,0 +1,128 @@
+"""`tailrace up`: every cluster of a world on this machine, in the foreground, until it is told to stop."""
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ...errors import ConfigError, TailraceError
+from ..deployed import open_store, process_plans, publish
+from ..supervision import ProcessStatus, Supervisor
+from ..world_file import read_world_file
+from .options import Debug, Json, examples
+from .report import reported, say, show, show_json, table_lines
+
+EPILOG = examples(
+    "tailrace up world.toml",
+    "tailrace up world.toml --together --json",
+    "tailrace produce prices --world us-east     # in another terminal, beside world.toml",
+)
+_STEP_S = 0.05
+_SHOW_S = 1.0
+
+
+def up(
+    path: Annotated[str, typer.Argument(metavar="WORLD.TOML", help="The world's file.")],
+    together: Annotated[bool, typer.Option("--together", help="One process for all roles of a cluster.")] = False,
+    logs: Annotated[
+        str | None,
+        typer.Option("--logs", metavar="DIR", help="Where they write; `logs` beside the file.", show_default=False),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run every cluster of a world on this machine, in the foreground, until Ctrl-C or SIGTERM.
+
+    A process that ends is started again. The file is looked at now and then: new streams, destinations, prices and
+    limits hold without a restart; new clusters and other sizes need one.
+    """
+    with reported(as_json=json, debug=debug):
+        file = read_world_file(path)
+        if not file.world.clusters:
+            raise ConfigError(f"{path} has no clusters: give each a table, [clusters.NAME]")
+        stopping = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stopping.set())
+        folder = os.path.dirname(os.path.abspath(path))
+        with open_store(path, file) as store:
+            publish(path, file, store)
+            supervisor = Supervisor(
+                process_plans(path, file, together=together), logs=logs or os.path.join(folder, "logs")
+            )
+            shown = _Shown(as_json=json)
+            try:
+                written = os.stat(path).st_mtime_ns
+                looked_s = 0.0
+                while not stopping.wait(_STEP_S):
+                    changed = supervisor.step()
+                    shown.show(supervisor.status(), changed=changed)
+                    looked_s += _STEP_S
+                    if looked_s < _SHOW_S:
+                        continue
+                    looked_s = 0.0
+                    now = _modified(path)
+                    if now is not None and now != written:
+                        written = now
+                        try:
+                            publish(path, read_world_file(path), store)
+                            say(f"{path} was changed, and holds from now on")
+                        except TailraceError as problem:
+                            say(f"{path} was changed, and is not taken: {problem}")
+            finally:
+                supervisor.stop()
+                shown.close()
+
+
+def _modified(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:  # an editor may be about to put it there again
+        return None
+
+
+class _Shown:
+    """A table that stays in place on a terminal; elsewhere a table, or a line of JSON, whenever something changes."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._live = None
+        if not as_json and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False)
+            self._live.start()
+
+    def show(self, processes: list[ProcessStatus], *, changed: bool) -> None:
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.update(Text("\n".join(_lines(processes))), refresh=changed)
+        elif changed and self._as_json:
+            show_json({"processes": [asdict(one) for one in processes]})
+        elif changed:
+            for line in _lines(processes):
+                show(line)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def _lines(processes: list[ProcessStatus]) -> list[str]:
+    head = ["PROCESS", "STATE", "PID", "RESTARTS", "UP", "LAST EXIT"]
+    rows = [
+        [
+            one.name,
+            one.state,
+            "-" if one.pid is None else str(one.pid),
+            str(one.restarts),
+            f"{one.up_s:.0f} s",
+            "-" if one.last_exit is None else str(one.last_exit),
+        ]
+        for one in processes
+    ]
+    return table_lines(head, rows)

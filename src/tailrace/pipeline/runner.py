@@ -1,0 +1,259 @@
+"""One process of a site, at work until it is told to stop: the threads around the steps of `site.py`.
+
+Four things go on side by side: telling that we live; tracking and creating; work (pull, process, commit, publish); and
+looking after what others left. Whatever goes wrong in a step is told, and the step is tried again.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..env import Clock
+from ..errors import CoordinationError, LeaseExpired, TailraceError
+from .failure import Failure
+from .ledger import LayoutChanged, NotAlive
+from .settings import PipelineConfig
+from .site import Site
+from .staging import staged_name
+from .state import Membership
+from .unit import Unit
+from .work import Done, Failed, Result, Task
+from .workers import Worker
+
+_RATE_S = 10.0  # over which rates are told
+_TEND_S = 1.0  # how often others' leftovers are looked at
+_DELAYS = 2000  # the newest delays that are kept
+_COMMIT_S = 0.05  # results that come closer together are committed together
+
+
+class Runner:
+    def __init__(
+        self,
+        site: Site,
+        worker: Worker,
+        clock: Clock,
+        *,
+        on_problem: Callable[[str], None] = lambda text: None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.site, self._worker, self._clock = site, worker, clock
+        self._on_problem, self._on_change = on_problem, on_change
+        self._config: PipelineConfig = site.config
+        self._stop = threading.Event()
+        self._work_there = threading.Event()
+        self._delays_s: deque[float] = deque(maxlen=_DELAYS)
+        self._samples: deque[tuple[float, int, int]] = deque()  # time, bytes, messages
+        self._attempt = 0
+        self._held: dict[str, tuple[Unit, Membership]] = {}
+        self._buffer: deque[Unit] = deque()
+        self._debt_s = 0.0  # until then the rate limit allows nothing
+        self._told: dict[str, str] = {}
+
+    # ---- from outside
+
+    def run(self, *, until_done: bool = False) -> None:
+        """Work until stop(), or until all that is there has been published."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(step, pause_s), name=f"tailrace pipeline {name}", daemon=True)
+            for name, step, pause_s in (
+                ("beat", self._beat, self._config.lease_s / 5),
+                ("track", self._track, self._config.poll_s),
+                ("tend", self._tend, _TEND_S),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while not self._stop.is_set():
+                self._guarded(self._work)
+                if until_done and self._guarded(self._is_done):
+                    break
+                if not self._buffer:
+                    self._clock.wait(self._work_there, self._config.poll_s)
+                    self._work_there.clear()
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+            self._worker.close()
+            self._guarded(self.site.membership.leave)
+
+    def stop(self) -> None:
+        """What is under way is finished first."""
+        self._stop.set()
+        self._work_there.set()
+
+    def figures(self) -> dict[str, Any]:
+        figures = self.site.figures
+        return {
+            "units": figures.units,
+            "messages": figures.messages,
+            "input_bytes": figures.input_bytes,
+            "rows": figures.rows,
+            "published": figures.published,
+            "refused": figures.refused,
+            "failures": figures.failures,
+            "throttled": figures.throttled,
+            "problems": dict(list(figures.problems.items())[:10]),
+            "slots": self._worker.slots,
+            "held": len(self._held),
+            **self._rates(),
+            **delays(self._delays_s),
+        }
+
+    # ---- the four
+
+    def _beat(self) -> None:
+        try:
+            self.site.membership.beat(self.figures())
+        except LeaseExpired:
+            self._on_problem("this runner was not heard of for so long that others took its work; it joins again")
+            self.site.rejoin()
+
+    def _track(self) -> None:
+        if self.site.track():
+            self._work_there.set()
+
+    def _tend(self) -> None:
+        if self.site.publish():
+            self._on_change()
+        self.site.collect()
+
+    def _work(self) -> None:
+        results: list[Result] = []
+        committed_s = self._clock.monotonic_s()
+        try:
+            for result in self._worker.run(self._next_task):
+                results.append(result)
+                if self._clock.monotonic_s() - committed_s >= _COMMIT_S:
+                    self._settle(results)
+                    results, committed_s = [], self._clock.monotonic_s()
+        finally:
+            self._settle(results)
+            self._held.clear()
+
+    # ---- within work
+
+    def _next_task(self) -> Task | None:
+        if self._stop.is_set():
+            return None
+        if not self._buffer and self._clock.monotonic_s() >= self._debt_s:
+            membership = self.site.membership
+            for unit in self.site.pull(self._worker.slots, self._held):
+                self._buffer.append(unit)
+                self._held[unit.id] = (unit, membership)
+        if not self._buffer:
+            return None
+        unit = self._buffer.popleft()
+        if self._config.bytes_per_s is not None:
+            now_s = self._clock.monotonic_s()
+            self._debt_s = max(self._debt_s, now_s) + unit.size / self._config.bytes_per_s
+        self._attempt += 1
+        name = staged_name(unit.id, self._held[unit.id][1].holder.runner, self._attempt)
+        return Task(unit.id, unit.ranges, name, diagnose=unit.suspect or unit.failures + 1 >= self._config.attempts_max)
+
+    def _settle(self, results: Iterable[Result]) -> None:
+        by_membership: dict[str, tuple[Membership, list[tuple[Unit, Done]]]] = {}
+        failed: list[tuple[Unit, Failure]] = []
+        for result in results:
+            unit, membership = self._held.pop(result.unit)
+            if isinstance(result, Failed):
+                self._tell(unit, result.failure)
+                failed.append((unit, result.failure))
+            else:
+                by_membership.setdefault(membership.name, (membership, []))[1].append((unit, result))
+        if failed:
+            self.site.fail(failed)
+        for membership, done in by_membership.values():
+            won = self.site.commit([(unit, result.receipt) for unit, result in done], membership)
+            self._count({unit.id: result for unit, result in done}, won)
+            self.site.publish(won)
+            now_us = self._clock.time_us()
+            self._delays_s += [(now_us - unit.oldest_us) / 1e6 for unit in won]
+            self._on_change()
+
+    def _count(self, done: Mapping[str, Done], won: Iterable[Unit]) -> None:
+        figures = self.site.figures
+        for unit in won:
+            result = done[unit.id]
+            figures.units += 1
+            figures.messages += result.messages
+            figures.input_bytes += result.input_bytes
+            figures.rows += result.receipt["rows"]
+        self._samples.append((self._clock.monotonic_s(), figures.input_bytes, figures.messages))
+
+    def _rates(self) -> dict[str, float]:
+        now_s = self._clock.monotonic_s()
+        samples = self._samples
+        while len(samples) > 1 and now_s - samples[1][0] > _RATE_S:
+            samples.popleft()
+        if not samples:
+            return {"bytes_per_s": 0.0, "messages_per_s": 0.0}
+        first_s, first_bytes, first_messages = samples[0]
+        figures, span_s = self.site.figures, max(now_s - first_s, 1.0)
+        if now_s - samples[-1][0] > _RATE_S:
+            return {"bytes_per_s": 0.0, "messages_per_s": 0.0}
+        return {
+            "bytes_per_s": (figures.input_bytes - first_bytes) / span_s,
+            "messages_per_s": (figures.messages - first_messages) / span_s,
+        }
+
+    def _is_done(self) -> bool:
+        """Whether nothing is left of what this site can see now."""
+        self.site.track()
+        pages = self.site.state.pages(["shards", "units"]).values()
+        if any(page.units for page in pages):
+            return False
+        ends = self.site.reports()
+        created: dict[tuple[str, int], int] = {}
+        for page in pages:
+            for key, shard in page.shards.items():
+                if shard.free_bytes:
+                    return False
+                created[key] = max(created.get(key, 0), shard.created)
+        return all(not report.files or created.get(key, -1) >= report.end for key, report in ends.items())
+
+    # ---- troubles
+
+    def _repeat(self, step: Callable[[], None], pause_s: float) -> None:
+        while not self._stop.is_set():
+            began_s = self._clock.monotonic_s()
+            self._guarded(step)
+            # A step that takes long, as with thousands of shards, gets longer pauses: it must not eat up the machine.
+            self._clock.wait(self._stop, max(pause_s, 2 * (self._clock.monotonic_s() - began_s)))
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except LayoutChanged:
+            self.site.relearn()
+        except NotAlive:
+            self._clock.wait(self._stop, self._config.lease_s / 10)  # the next beat joins again
+        except CoordinationError as problem:
+            self._say("coordination", str(problem))
+            self._clock.wait(self._stop, 0.2)
+        except TailraceError as problem:
+            self._say(type(problem).__name__, str(problem))
+            self._clock.wait(self._stop, 0.2)
+        return None
+
+    def _tell(self, unit: Unit, failure: Failure) -> None:
+        places = ", ".join(map(str, failure.bad)) or ", ".join(map(str, unit.ranges[:3]))
+        self._say(f"unit {failure.reason}", f"{failure.reason}: {places}")
+
+    def _say(self, about: str, text: str) -> None:
+        """Once for each new trouble, not once for each try."""
+        if self._told.get(about) != text:
+            if len(self._told) > 1000:
+                self._told.clear()
+            self._told[about] = text
+            self._on_problem(text)
+
+
+def delays(found: Iterable[float]) -> dict[str, float | None]:
+    """How long after its oldest message was sent the output of a unit was there."""
+    ordered = sorted(found)
+    if not ordered:
+        return {"delay_p50_s": None, "delay_p90_s": None}
+    return {f"delay_p{p}_s": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 90)}

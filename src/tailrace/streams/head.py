@@ -1,0 +1,67 @@
+"""The quick way to what is new at the head of a shard, where most consumers stand most of the time.
+
+It knows one case only: the segment is being written, its producer was heard of lately, and caches in this host's memory
+have what is new. Whatever else may be the case is left to the long way, which asks more and decides the same in this
+one.
+"""
+
+from collections.abc import Callable
+
+from ..files.lengths import ShardLengths
+from ..native import Block
+from ..native.client import Follower
+from .layers import Layers
+from .segments import HEADER_BYTES, Segment
+
+
+class Head:
+    """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        lengths_key: bytes,
+        told: Callable[[], tuple[ShardLengths | None, float]],
+        layers: Callable[[], Layers | None],
+        key: Callable[[str, int], bytes],
+    ) -> None:
+        self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
+        self._follower: Follower | None = None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last look was certain that there is no more than it gave."""
+        return self._follower is not None and self._follower.at_end
+
+    def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
+        """Entries from this one on, of how many of them the data is here, and that data; None: the long way must tell,
+        unless `at_end`."""
+        layers = self._layers()
+        if layers is None or layers.quick is None:
+            return None
+        if self._follower is None:
+            self._follower = self._meet()
+            if self._follower is None:
+                return None
+        found = layers.quick(self._follower, entry, start, bytes_max)
+        if found is not None:
+            layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
+        return found
+
+    def _meet(self) -> Follower | None:
+        """One that follows this segment, once its chunk sizes are known: they are a file's for its whole life."""
+        told, _ = self._told()
+        lengths = None if told is None else told.of(self._segment)
+        if lengths is None:
+            return None
+        index, data = lengths.index_chunk_bytes, lengths.data_chunk_bytes
+        return Follower(
+            self._lengths_key,
+            (self._segment.created_us, self._segment.data_base, self._segment.index_base),
+            self._key(self._segment.index_name, index),
+            index,
+            self._key(self._segment.data_name, data),
+            data,
+            HEADER_BYTES,
+            Block,
+        )

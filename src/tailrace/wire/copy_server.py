@@ -1,0 +1,126 @@
+"""Serve a writer to the readers upstream, and a scheduler to the readers of its own cluster.
+
+A call lives as long as its operation and holds one thread. The gate is that of every server here: size, number of
+calls, the caller's grant, the shape of each message; only then the service hears of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import grpc
+
+from ..config import TlsConfig
+from ..errors import TailraceError, WireRefused
+from . import copy_codec, credentials, options
+from .copy_messages import Admit, Batch, CopyService, Opening, WorkService
+from .problems import refuse
+from .server import Server, start
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def serve_copies(
+    addresses: Iterable[str],
+    *,
+    writer: CopyService | None = None,
+    scheduler: WorkService | None = None,
+    tls: TlsConfig | None = None,
+    admit: Admit | None = None,
+    calls_max: int = 512,
+    message_bytes_max: int = options.MESSAGE_BYTES_MAX,
+    keepalive_s: float = options.KEEPALIVE_S,
+    plaintext_anywhere: bool = False,
+) -> Server:
+    """Listen as `serve` does. calls_max operations at a time; more are refused with Busy."""
+    handlers: list[grpc.GenericRpcHandler] = []
+    if writer is not None:
+        copying = _Copying(writer, admit)
+        handlers.append(_handler(copy_codec.WRITER, "Copy", copying.serve))
+    if scheduler is not None:
+        working = _Working(scheduler, admit)
+        handlers.append(_handler(copy_codec.SCHEDULER, "Work", working.serve))
+    return start(
+        handlers,
+        addresses,
+        tls=tls,
+        threads=calls_max,
+        calls_max=calls_max,
+        message_bytes_max=message_bytes_max,
+        keepalive_s=keepalive_s,
+        plaintext_anywhere=plaintext_anywhere,
+    )
+
+
+def _handler(
+    service: str, method: str, serve: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
+) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(serve)})
+
+
+class _Copying:
+    def __init__(self, writer: CopyService, admit: Admit | None) -> None:
+        self._writer, self._admit = writer, admit
+
+    def serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            _admit(self._admit, context)
+            first = _next(requests)
+            opening = copy_codec.decode_to_writer(first) if first is not None else None
+            if not isinstance(opening, Opening):
+                raise WireRefused("a copy begins with an opening")
+            for standing in self._writer.copy(opening, _batches(requests), lambda: _cancel(context)):
+                yield copy_codec.encode_standing(standing)
+        except Exception as problem:
+            _log_surprise("Copy", problem)
+            refuse(context, problem)
+
+
+class _Working:
+    def __init__(self, scheduler: WorkService, admit: Admit | None) -> None:
+        self._scheduler, self._admit = scheduler, admit
+
+    def serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            _admit(self._admit, context)
+            for orders in self._scheduler.work(map(copy_codec.decode_report, _until_broken(requests))):
+                yield copy_codec.encode_orders(orders)
+        except Exception as problem:
+            _log_surprise("Work", problem)
+            refuse(context, problem)
+
+
+def _batches(requests: Iterator[bytes]) -> Iterator[Batch]:
+    for request in _until_broken(requests):
+        batch = copy_codec.decode_to_writer(request)
+        if not isinstance(batch, Batch):
+            raise WireRefused("a second opening in one copy")
+        yield batch
+
+
+def _until_broken(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """The other side's end is an end, whichever way it came."""
+    while (request := _next(requests)) is not None:
+        yield request
+
+
+def _next(requests: Iterator[bytes]) -> bytes | None:
+    try:
+        return next(requests, None)
+    except Exception:  # gRPC has no class of its own for this
+        return None
+
+
+def _admit(admit: Admit | None, context: grpc.ServicerContext) -> None:
+    if admit is not None:
+        admit(credentials.names_of(context))
+
+
+def _cancel(context: grpc.ServicerContext) -> None:
+    context.cancel()
+
+
+def _log_surprise(method: str, problem: Exception) -> None:
+    if not isinstance(problem, TailraceError):
+        _LOG.error("%s failed", method, exc_info=problem)

@@ -1,0 +1,186 @@
+"""The head of a segment in one look: what it gives is what the files have, and of what it is unsure it says nothing."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailrace.files.chunks import chunk_key
+from tailrace.files.lengths import SegmentLengths, ShardLengths
+from tailrace.native import ENTRY_BYTES, Packer, Records
+from tailrace.native.cell import Cell
+from tailrace.native.client import CellClient, Follower
+from tailrace.streams.segments import HEADER_BYTES, Segment
+
+BASE = 5000  # of the data file: where its first message begins
+SEGMENT = Segment(77, BASE, 240)
+LENGTHS, INDEX, DATA = b"lengths of a shard", b"an index file...", b"a data file....."
+INDEX_CHUNK, DATA_CHUNK = 1024, 4096
+versions = itertools.count(1)
+
+
+class Shard:
+    """A segment of which a cell has everything that is flushed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cell = Cell(str(folder), 1 << 24, 1 << 24, 64, "lrm", 7)
+        self.client = CellClient(1, 1, 1)
+        self.client.attach_view(0, str(folder), 7)
+        self.follower = Follower(
+            LENGTHS, (77, BASE, 240), INDEX, INDEX_CHUNK, DATA, DATA_CHUNK, HEADER_BYTES, bytearray
+        )
+        self.data, self.index, self.messages = b"", b"\0" * HEADER_BYTES, 0
+        self.ends = [BASE]
+
+    def append(self, sizes: list[int]) -> None:
+        packer = Packer([self.ends[-1]], [0], 1 << 20)
+        for size in sizes:
+            packer.add(bytes([self.messages % 251]) * size, time_us=1_000 + self.messages)
+            self.messages += 1
+        packed = packer.take()[0]
+        entries = memoryview(packed.entries).cast("B")
+        self.ends += [int.from_bytes(entries[at : at + 8], "little") for at in range(0, len(entries), ENTRY_BYTES)]
+        self.data += bytes(packed.data)
+        self.index += bytes(entries)
+        self.put(INDEX, self.index, INDEX_CHUNK)
+        self.put(DATA, self.data, DATA_CHUNK)
+        self.tell(self.lengths())
+
+    def put(self, key: bytes, content: bytes, size: int) -> None:
+        for number in range(-(-len(content) // size)):
+            self.set(chunk_key(key, number), content[number * size : (number + 1) * size])
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self.cell.set(key, value, (next(versions), 1, 0))
+
+    def lengths(self) -> SegmentLengths:
+        data, index = len(self.data), len(self.index)
+        return SegmentLengths(SEGMENT, DATA_CHUNK, INDEX_CHUNK, data, index, data, index)
+
+    def tell(self, *lengths: SegmentLengths) -> None:
+        self.set(LENGTHS, ShardLengths(lengths, next(versions)).encode())
+
+    def look(self, entry: int, bytes_max: int = 1 << 20, silent_s: float = 60.0) -> Records | None:
+        found = self.follower.look(self.client, self.client, entry, self.ends[entry], bytes_max, silent_s)
+        if found is None:
+            return None
+        entries, count, data = found
+        assert (
+            len(entries) == len(self.index) - HEADER_BYTES - entry * ENTRY_BYTES or len(entries) == 16384 * ENTRY_BYTES
+        )
+        return Records("s", 0, self.ends[entry], entries[: count * ENTRY_BYTES], data)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[Shard]:
+    made = Shard(tmp_path)
+    yield made
+    made.cell.close(remove=True)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    flushes=st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=60), min_size=1, max_size=6),
+    bytes_max=st.integers(3001, 20_000),
+)
+def test_every_message_comes_once_and_whole(
+    tmp_path_factory: pytest.TempPathFactory, flushes: list[list[int]], bytes_max: int
+) -> None:
+    shard = Shard(tmp_path_factory.mktemp("cell"))
+    try:
+        entry = 0
+        for sizes in flushes:
+            shard.append(sizes)
+            while (batch := shard.look(entry, bytes_max)) is not None:
+                assert batch.count > 0
+                assert batch.end - batch.start <= bytes_max
+                for message in batch.messages():
+                    value = message.value
+                    assert value == bytes([entry % 251]) * len(value or b"")
+                    entry += 1
+                assert shard.follower.at_end == (entry == shard.messages)
+            assert entry == shard.messages
+            assert shard.follower.at_end
+    finally:
+        shard.cell.close(remove=True)
+
+
+def test_what_is_on_disk_alone_leaves_it_unsure(shard: Shard) -> None:
+    shard.append([10, 20])
+    shard.tell(replace(shard.lengths(), index_durable=len(shard.index) + ENTRY_BYTES))
+    assert shard.look(0) is not None
+    assert not shard.follower.at_end
+    assert shard.look(2) is None
+    assert not shard.follower.at_end
+
+
+@pytest.mark.parametrize("key", [chunk_key(INDEX, 0), chunk_key(DATA, 1), LENGTHS])
+def test_what_is_not_there_or_too_short_is_left_to_others(shard: Shard, key: bytes) -> None:
+    shard.append([3000, 3000])
+    whole = shard.client.get(key)
+    assert whole is not None
+    shard.set(key, whole[:-1])
+    assert shard.look(0) is None
+    shard.cell.erase(key, (next(versions), 1, 0))
+    assert shard.look(0) is None
+    assert not shard.follower.at_end
+    shard.set(key, whole)
+    assert shard.look(0) is not None
+
+
+def test_a_large_message_and_a_place_beyond_the_end_are_left_to_others(shard: Shard) -> None:
+    shard.append([100, 5000])
+    assert shard.look(0, bytes_max=99) is None
+    assert shard.look(1, bytes_max=4999) is None
+    assert shard.follower.look(shard.client, shard.client, 99, BASE, 1000) is None
+    assert not shard.follower.at_end
+    assert shard.follower.look(shard.client, shard.client, 0, BASE - 1, 1000) is None
+    assert shard.follower.look(shard.client, shard.client, 0, 2**64 - 1, 1000) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SegmentLengths(Segment(78, BASE, 240), DATA_CHUNK, INDEX_CHUNK, 9999, 9999, 9999, 9999),
+        SegmentLengths(SEGMENT, DATA_CHUNK, INDEX_CHUNK * 2, 9999, 9999, 9999, 9999),
+        SegmentLengths(SEGMENT, DATA_CHUNK * 2, INDEX_CHUNK, 9999, 9999, 9999, 9999),
+    ],
+)
+def test_another_segment_or_other_chunks_are_none_of_its_business(shard: Shard, other: SegmentLengths) -> None:
+    shard.append([10])
+    assert shard.look(0) is not None
+    shard.tell(shard.lengths(), other)
+    assert shard.look(0) is None
+    assert not shard.follower.at_end
+
+
+def test_silence_makes_it_unsure(shard: Shard) -> None:
+    shard.append([10])
+    assert shard.look(0) is not None
+    assert shard.look(0, silent_s=0.0) is None
+    assert not shard.follower.at_end
+    shard.tell(shard.lengths())
+    assert shard.look(1) is None
+    assert shard.follower.at_end
+
+
+def test_damaged_lengths_say_nothing(shard: Shard) -> None:
+    shard.append([10])
+    raw = shard.client.get(LENGTHS)
+    assert raw is not None
+    for at in range(len(raw)):
+        if at in (6, 7):
+            continue  # kept free
+        shard.set(LENGTHS, raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        assert shard.look(0) is None
+    shard.set(LENGTHS, raw * 2)
+    assert shard.look(0) is None
+
+
+def test_chunks_of_no_bytes_are_refused() -> None:
+    with pytest.raises(ValueError, match="no bytes"):
+        Follower(LENGTHS, (1, 2, 3), INDEX, 0, DATA, 4096, HEADER_BYTES, bytearray)

@@ -1,0 +1,150 @@
+"""Every sink makes a unit's output visible whole and once, however often and by whom it is told to; and tells of what
+input it was made."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import tailrace
+from tailrace.errors import Corrupt
+from tailrace.pipeline import Sink, into_stream, parquet, postgres_table, sqlite_table
+from tailrace.pipeline.ranges import ByteRange
+from tailrace.pipeline.staging import Footer, StagedMissing, Staging, runner_of, staged_name
+
+FILE = "00000000000000000001-00000000000000000000.data"
+ROWS = pa.table({"key": ["a", "b"], "value": ["x", "y"], "n": [1, 2]})
+
+
+def footer(begin: int) -> Footer:
+    return Footer("p", f"clicks-00000-{begin:020d}-ab", (ByteRange("clicks", 0, FILE, begin, begin + 10),))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server of our own, reached through a socket."""
+    pytest.importorskip("psycopg2")
+    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
+        pytest.skip("no PostgreSQL here")
+    folder = tmp_path_factory.mktemp("pg")
+    who: dict[str, Any] = {}
+    if os.geteuid() == 0:  # it refuses to run as root
+        who = {"user": "nobody"}
+        for path in (folder, *folder.parents[:3]):
+            path.chmod(0o777)
+    run = {"capture_output": True, "check": True, "cwd": folder, **who}
+    subprocess.run(["initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "tailrace"], **run)
+    options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+    subprocess.run(
+        ["pg_ctl", "-D", str(folder / "data"), "-w", "-o", options, "-l", str(folder / "log"), "start"], **run
+    )
+    yield f"host={folder} user=tailrace dbname=postgres"
+    subprocess.run(["pg_ctl", "-D", str(folder / "data"), "-m", "immediate", "stop"], **run)
+
+
+Case = tuple[Sink, Callable[[], list[tuple[str, str]]]]
+
+
+@pytest.fixture(params=["parquet", "sqlite", "postgres", "stream"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """A sink, and a way to look at what it shows."""
+    if request.param == "parquet":
+        out = tmp_path / "out"
+
+        def files() -> list[tuple[str, str]]:
+            return [(row["key"], row["value"]) for row in ds.dataset(out).to_table().to_pylist()]
+
+        return parquet(out), files
+    if request.param == "sqlite":
+        path = str(tmp_path / "out.db")
+
+        def rows() -> list[tuple[str, str]]:
+            with sqlite3.connect(path) as db:
+                return list(db.execute("SELECT key, value FROM stats"))
+
+        return sqlite_table(path, "stats"), rows
+    if request.param == "postgres":
+        dsn = request.getfixturevalue("server")
+
+        def table() -> list[tuple[str, str]]:
+            import psycopg2
+
+            with psycopg2.connect(dsn) as db, db.cursor() as cursor:
+                cursor.execute("SELECT key, value FROM stats")
+                return list(cursor.fetchall())
+
+        return postgres_table(dsn, "stats"), table
+    world = tmp_path / "world"
+
+    def messages() -> list[tuple[str, str]]:
+        with tailrace.open(world) as opened:
+            found = [m for batch in opened.consumer("out", start="earliest", follow=False) for m in batch]
+            return [(m.key.decode(), m.value.decode()) for m in found if m.key and m.value]
+
+    return into_stream(world, "out", shards=2), messages
+
+
+def test_an_output_is_published_once_and_tells_of_its_input(case: Case, tmp_path: Path) -> None:
+    sink, seen = case
+    sink.prepare()
+    staging = Staging(sink.staging_folder(str(tmp_path / "staging")))
+    staging.prepare()
+    rows = ROWS.select(["key", "value"])
+    for begin in (0, 10):
+        receipt = staging.write(staged_name(footer(begin).unit, "r", 1), rows, footer(begin))
+        assert not sink.has(footer(begin).unit)
+        for _ in range(3):
+            sink.publish(footer(begin), staging.find(receipt))
+        assert sink.has(footer(begin).unit)
+    nothing = staging.write(staged_name(footer(20).unit, "r", 2), pa.table({}), footer(20))
+    sink.publish(footer(20), staging.find(nothing))
+    assert sorted(seen()) == [("a", "x"), ("a", "x"), ("b", "y"), ("b", "y")]
+    assert sorted(one.ranges[0].begin for one in sink.outputs()) == [0, 10, 20]
+    assert {one.pipeline for one in sink.outputs()} == {"p"}
+
+
+def test_a_table_with_a_key_adds_up(tmp_path: Path) -> None:
+    sink = sqlite_table(str(tmp_path / "out.db"), "totals", key=["key"])
+    sink.prepare()
+    staging = Staging(str(tmp_path))
+    for begin in (0, 10, 10):
+        receipt = staging.write(staged_name("u", "r", begin), ROWS.select(["key", "n"]), footer(begin))
+        sink.publish(footer(begin), staging.find(receipt))
+    with sqlite3.connect(sink.path) as db:
+        assert sorted(db.execute("SELECT key, n FROM totals")) == [("a", 2), ("b", 4)]
+
+
+def test_a_copy_stands_in_for_an_output_whose_site_is_gone(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path / "here"), (str(tmp_path / "there"),))
+    staging.prepare()
+    receipt = staging.write("u.r.1.parquet", ROWS, footer(0))
+    shutil.rmtree(tmp_path / "here")
+    sink = parquet(tmp_path / "out")
+    sink.prepare()
+    Staging(sink.staging_folder("")).prepare()
+    assert staging.find(receipt) == str(tmp_path / "there" / "u.r.1.parquet")
+    sink.publish(footer(0), staging.find(receipt))
+    assert ds.dataset(tmp_path / "out").count_rows() == 2
+    shutil.rmtree(tmp_path / "there")
+    with pytest.raises(StagedMissing):
+        staging.find(receipt)
+
+
+def test_staged_names_tell_who_made_them() -> None:
+    assert runner_of(staged_name("a.b-00000-1-ff", "f00", 3)) == "f00"
+    assert runner_of("part.parquet") == ""
+
+
+def test_a_file_that_is_no_output_is_refused(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(ROWS, tmp_path / "part-x.parquet")
+    with pytest.raises(Corrupt, match="no output"):
+        list(parquet(tmp_path).outputs())
