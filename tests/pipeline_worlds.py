@@ -2,7 +2,7 @@
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -117,10 +117,11 @@ class MemoryLease:
 
 
 class Mortal(Coordination):
-    """A process's way to the store. It dies when `fuse` operations are done: before the next one, or right after it."""
+    """A process's way to the store. It dies when `fuse` operations are done: before the next one, or right after it.
+    `meddle`: what others do between its reading and its writing."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+    def __init__(self, store: MemoryStore, meddle: Callable[[], None] = lambda: None) -> None:
+        self._store, self._meddle = store, meddle
         self.fuse: int | None = None
         self.after = False
 
@@ -142,6 +143,7 @@ class Mortal(Coordination):
     def transact(
         self, requires: Sequence[Requirement], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> Outcome:
+        self._meddle()
         return self._last(self._burn(), self._store.transact(requires, then, otherwise))  # type: ignore[no-any-return]
 
     def _last(self, last: bool, result: Any) -> Any:
@@ -253,6 +255,7 @@ class MemoryStaging:
 
     def __init__(self, shared: dict[str, Footer]) -> None:
         self.shared = shared
+        self.missing = 0
 
     def stage(self, name: str, footer: Footer) -> dict[str, Any]:
         self.shared[name] = footer
@@ -260,6 +263,7 @@ class MemoryStaging:
 
     def find(self, receipt: Mapping[str, Any]) -> str:
         if receipt["name"] not in self.shared:
+            self.missing += 1
             raise StagedMissing(receipt["name"])
         return str(receipt["name"])
 

@@ -58,6 +58,8 @@ class World:
         self.truth = Truth(self.dice.randint(1, 3))
         self.logs = {name: CopiedLogs(self.truth) for name in SITES}
         self.shared: dict[str, Footer] = {}
+        self.staging = MemoryStaging(self.shared)
+        self.meddling = False
         self.sink = MemorySink()
         self.runners: dict[str, Running | None] = dict.fromkeys(SITES)
         self.attempts = 0
@@ -127,6 +129,13 @@ class World:
             self.kills += 1
             self.runners[name] = None
 
+    def meddle(self, name: str) -> None:
+        """Between a runner's look at the state and its change of it, others go on."""
+        if not self.meddling and self.dice.random() < 0.2:
+            self.meddling = True
+            self.act(self.dice.choice([other for other in SITES if other != name]))
+            self.meddling = False
+
     def take(self, running: Running, step: Callable[[Running], None]) -> None:
         try:
             step(running)
@@ -137,12 +146,12 @@ class World:
             running.site.rejoin()
 
     def start(self, name: str) -> Running:
-        doors = [Mortal(store) for store in self.stores]
+        doors = [Mortal(store, lambda: self.meddle(name)) for store in self.stores]
         site = Site(
             state=State("p", doors, self.clock),
             streams={STREAM: "earliest"},
             sink=self.sink,
-            staging=MemoryStaging(self.shared),  # type: ignore[arg-type]
+            staging=self.staging,  # type: ignore[arg-type]
             logs=self.logs[name],
             site=name,
             weight=1.0,
@@ -255,6 +264,7 @@ class World:
         wanted = [bad for one in merge([*outputs, *bad]) for bad in self.truth.poisonous(one)]
         assert merge(bad) == merge(wanted), "exactly the poison is given up"
         assert not self.is_left(), self.is_left()
+        assert self.staging.missing == 0, "the output of a committed unit was taken for garbage"
 
     def is_left(self) -> list[str]:
         """What must not stay behind when all is done: state follows the work in flight, not history."""
@@ -323,6 +333,7 @@ def test_operations_on_the_store_for_each_unit_are_few_and_constant() -> None:
         world = World(0)
         world.stores = world.stores[:1]
         world.poisoned = False
+        world.meddling = True  # nobody else is there
         running = world.start("us")
         world.runners["us"] = running
         for _ in range(messages):

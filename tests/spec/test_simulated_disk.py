@@ -78,6 +78,9 @@ def test_the_door_is_small():
         "SeededRandomness",
         "SimulatedCrash",
         "SimulatedDisk",
+        "VirtualClock",
+        "VirtualNetwork",
+        "VirtualTime",
     ]
 
 

@@ -64,8 +64,7 @@ class Tell:
 
 @dataclass(slots=True)
 class _Reader:
-    told: frozenset[Operation] = frozenset()
-    told_orders: tuple[Order, ...] = ()
+    told: tuple[Order, ...] | None = None  # what it was told last
     running: dict[Operation, Running] = field(default_factory=dict)
     heard: bool = False  # it has said what it runs
 
@@ -156,6 +155,11 @@ class Schedule:
     def _assign(self, *, fresh: bool) -> None:
         """`fresh`: give away those that nobody runs, too."""
         self._owner = {one: owner for one, owner in self._owner.items() if one in self._wanted}
+        for operation, leaver in list(self._leaving.items()):
+            if operation in self._wanted and operation not in self._owner:
+                self._owner[operation] = leaver  # its successor is gone: it may as well go on
+            if operation not in self._wanted or self._owner[operation] == leaver:
+                del self._leaving[operation]
         heard = [name for name, reader in self._readers.items() if reader.heard]
         if not heard or not fresh:
             return
@@ -200,8 +204,8 @@ class Schedule:
                 due[owner][operation] = self._wanted[operation]
         tells = []
         for name, orders in due.items():
-            listed = tuple(orders[operation] for operation in sorted(orders))
-            if listed != self._readers[name].told_orders or self._readers[name].told != frozenset(orders):
-                self._readers[name].told, self._readers[name].told_orders = frozenset(orders), listed
+            listed, reader = tuple(orders[operation] for operation in sorted(orders)), self._readers[name]
+            if listed != reader.told or not reader.running.keys() <= orders.keys():  # it runs what it was not told
+                reader.told = listed
                 tells.append(Tell(name, listed))
         return tells

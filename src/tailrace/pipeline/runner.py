@@ -36,9 +36,12 @@ class Runner:
         *,
         on_problem: Callable[[str], None] = lambda text: None,
         on_change: Callable[[], None] = lambda: None,
+        on_floor: Callable[[Mapping[tuple[str, int], int]], None] = lambda floors: None,
     ) -> None:
+        """`on_floor` is told, now and then, up to where each shard is done: what lies before may be deleted."""
         self.site, self._worker, self._clock = site, worker, clock
-        self._on_problem, self._on_change = on_problem, on_change
+        self._on_problem, self._on_change, self._on_floor = on_problem, on_change, on_floor
+        self._floors: Mapping[tuple[str, int], int] = {}
         self._config: PipelineConfig = site.config
         self._stop = threading.Event()
         self._work_there = threading.Event()
@@ -67,7 +70,7 @@ class Runner:
         try:
             while not self._stop.is_set():
                 self._guarded(self._work)
-                if until_done and self._guarded(self._is_done):
+                if until_done and self._guarded(self.is_done):
                     break
                 if not self._buffer:
                     self._clock.wait(self._work_there, self._config.poll_s)
@@ -119,6 +122,9 @@ class Runner:
         if self.site.publish():
             self._on_change()
         self.site.collect()
+        if (floors := self.site.floors()) != self._floors:
+            self._on_floor(floors)
+            self._floors = floors
 
     def _work(self) -> None:
         results: list[Result] = []
@@ -199,7 +205,7 @@ class Runner:
             "messages_per_s": (figures.messages - first_messages) / span_s,
         }
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is left of what this site can see now."""
         self.site.track()
         pages = self.site.state.pages(["shards", "units"]).values()

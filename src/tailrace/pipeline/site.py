@@ -5,7 +5,7 @@ killed between any two of them, or within one. Threads, pauses and the work itse
 there are none, so that the same steps run in a simulation.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from .epochs import Partition, runs
 from .failure import BadRange, Failure, aftermath
 from .ledger import Changes, Ledger, NotAlive, Page, portions
 from .logs import Logs
-from .ranges import ByteRange
 from .settings import PipelineConfig
 from .sinks import Sink
 from .staging import Footer, StagedMissing, Staging, runner_of
@@ -393,6 +392,10 @@ class Site:
             self._staging.discard(name)
         return len(garbage)
 
+    def floors(self) -> dict[tuple[str, int], int]:
+        """Of each shard, the position below which everything is published or given up."""
+        return floors(self.state.pages(["shards", "units"]).values())
+
     def _by_ledger(self, units: Sequence[Unit]) -> dict[Ledger, set[str]]:
         found: dict[Ledger, set[str]] = {}
         for unit in units:
@@ -400,5 +403,17 @@ class Site:
         return found
 
 
-def ranges_of(units: Sequence[Unit]) -> list[ByteRange]:
-    return [one for unit in units for one in unit.ranges]
+def floors(pages: Iterable[Page]) -> dict[tuple[str, int], int]:
+    """In one epoch after the other: a later one counts only when nothing is left of those before."""
+    done: dict[tuple[str, int], int] = {}
+    left: dict[tuple[str, int], int] = {}
+    for page in pages:
+        for key, shard in page.shards.items():
+            done[key] = max(done.get(key, 0), shard.created)
+            if shard.free_bytes:
+                left[key] = min(left.get(key, shard.created), shard.created)
+        for unit in page.units.values():
+            for one in unit.ranges:
+                key = (one.stream, one.shard)
+                left[key] = min(left.get(key, one.begin), one.begin)
+    return {key: left.get(key, position) for key, position in done.items()}

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections.abc import Iterator
 
 import networkx as nx
@@ -9,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.copytree.routing import PRICE_ONLY, Conditions, Plan, Planner, Preferences
+from tailrace.copytree.routing import PRICE_ONLY, Conditions, Plan, Planner, Preferences, exhaustion, search
 from tailrace.copytree.routing.task import Task
 from tailrace.errors import ConfigError
 from tailrace.model import Cluster, CopyTree, Demand, Hop, Link, Tariff, WorldMap
-
-BOUND = 1.25  # a tree counts at most so many times what the best one does; docs/decisions/copy-tree-routing.md
 
 TARIFFS = (
     Tariff(scope="region", price_per_gb=0.005, latency_s=0.001),
@@ -310,7 +309,7 @@ def _depth(task: Task, parents: dict[int, int], v: int) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(small_worlds())
-def test_a_tree_counts_little_more_than_the_best_of_all(case: tuple[WorldMap, Conditions]) -> None:
+def test_in_a_tiny_world_the_tree_is_the_best_of_all(case: tuple[WorldMap, Conditions]) -> None:
     world, conditions = case
     planner = Planner(world)
     demand = world.demands[0]
@@ -320,13 +319,43 @@ def test_a_tree_counts_little_more_than_the_best_of_all(case: tuple[WorldMap, Co
         assert plan.unreached, "there is no tree that reaches all, so one that says so is all right"
         return
     assert plan.unreached == {}
-    assert plan.value <= BOUND * best + 1e-9
+    assert plan.value == pytest.approx(best)
     place = planner.ground.place
     parents = {place[hop.downstream]: place[hop.upstream] for hop in plan.tree.hops}
     assert plan.value == pytest.approx(task.value(parents))  # what it claims is what the tree counts
     assert plan.depth <= demand.hops_max
     # A relay that nobody copies from is not in the tree.
     assert all(name in world.destinations(demand) or plan.tree.downstream(name) for name in plan.tree.clusters[1:])
+
+
+#: Without limits or outages the small moves alone found the best tree in every world that was tried; this keeps it so.
+BOUND = 1.0
+
+
+@pytest.mark.parametrize("count", [6, 8])
+def test_without_limits_small_moves_alone_find_the_best_tree(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds are drawn from fixed seeds, since nobody promises this for all."""
+    monkeypatch.setattr(search, "_TINY", 0)
+    monkeypatch.setattr(exhaustion, "_STEPS_MAX", 10**6)
+    for seed in range(12):
+        draw = random.Random(seed)
+        names = [f"c{number}" for number in range(count)]
+        links = tuple(
+            Link(
+                upstream=u, downstream=v, price_per_gb=draw.uniform(0.01, 0.1), latency_s=draw.choice([0.0, 0.01, 0.1])
+            )
+            for u, v in itertools.permutations(names, 2)
+        )
+        wanted = tuple(name for name in names[1:] if draw.random() < 0.75) or ("c1",)
+        demand = Demand(stream="s", source="c0", destinations=wanted, hops_max=draw.choice([2, 3, 4]))
+        planner = Planner(
+            WorldMap(clusters=tuple(Cluster(name=name) for name in names), links=links, demands=(demand,))
+        )
+        found = planner.plan_stream(demand)
+        looked = exhaustion.Exhaustion(planner.task(demand), {}, math.inf)
+        _, best = looked.run()
+        assert looked.complete
+        assert found.value <= BOUND * best + 1e-9
 
 
 def test_preferences_are_checked() -> None:

@@ -99,6 +99,22 @@ def test_nothing_of_history_stays_in_the_state(place: Place) -> None:
     assert not place.store.range("pipelines/p/units/").entries
 
 
+def test_retention_learns_what_is_done(place: Place) -> None:
+    told: list[dict[tuple[str, int], int]] = []
+    place.produce(100)
+    runner = place.runner(place.pipeline(), on_floor=told.append)
+    runner.site.track()
+    units = runner.site.pull(1)
+    runner._tend()
+    assert told[-1][("clicks", 0)] == min(one.begin for unit in units for one in unit.ranges)
+    runner.site.membership.leave()
+    place.run(place.pipeline(), on_floor=told.append)
+    last = place.runner(place.pipeline(), on_floor=told.append)
+    last._tend()
+    last.site.membership.leave()
+    assert told[-1] == {("clicks", 0): 600}
+
+
 def test_a_pipeline_may_begin_with_what_comes_later(place: Place) -> None:
     place.produce(100)
     pipeline = place.pipeline(source=stream("clicks", start="latest"))

@@ -194,7 +194,7 @@ class Improvement:
         task = self.task
         if trial == self.parents or task.value(trial) >= task.value(self.parents) - _LEAST:
             return False
-        if _height(trial, task.source) > task.hops_max:
+        if height(trial, task.source) > task.hops_max:
             return False
         self.parents = trial
         self._survey()
@@ -208,7 +208,8 @@ class Improvement:
             self._survey()
 
 
-def _height(parents: Parents, source: int) -> int:
+def height(parents: Parents, source: int) -> int:
+    """The most hops that any cluster is from the source."""
     depth = {source: 0}
     for v in parents:
         way = []

@@ -15,15 +15,13 @@ from functools import cached_property
 from tailrace.model import CopyTree, Demand, Hop, WorldMap
 
 from .ground import Ground
-from .growth import Parents, fewest_hops, grow
-from .improvement import Improvement
+from .growth import Parents, fewest_hops
 from .preferences import Preferences
+from .search import best_tree
 from .task import Conditions, Load, Task
 
 _GB = 1e9
 _DAY_S = 86_400
-_PATIENCE = (1.0, 30.0)  # Prim twice, minding distance little and much: one of the two is a good start
-_SMALL = 40  # a world of so many clusters is searched from many more starts: each takes a millisecond or so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,28 +83,8 @@ class Planner:
         current: CopyTree | None = None,
     ) -> Plan:
         task = self.task(demand, conditions, load, current)
-        starts = self._starts(task, current)
-        reached = max(len(_wanted_of(task, start)) for start in starts)
-        best: tuple[float, Parents] | None = None
-        for start in starts:
-            if len(_wanted_of(task, start)) < reached:
-                continue
-            parents = Improvement(task, start).run()
-            if best is None or task.value(parents) < best[0] - 1e-12:
-                best = (task.value(parents), parents)
-        assert best is not None
-        return _plan(task, conditions or Conditions(), best[1], best[0])
-
-    def _starts(self, task: Task, current: CopyTree | None) -> list[Parents]:
-        kept = None if current is None else _still_possible(task, current)
-        if len(task.members) <= _SMALL:
-            direct = task.weight[task.source]
-            hubs = [grow(task, hub=hub) for hub in task.members[1:] if direct[hub] < math.inf]
-            return [*(grow(task, patience=patience) for patience in _PATIENCE), *([kept] if kept else []), *hubs]
-        # In a large world a way around is wanted soon, and most of the tree stays as it is anyway.
-        if kept is not None and all(v in kept for v in task.wanted):
-            return [kept]
-        return [grow(task, patience=patience) for patience in _PATIENCE]
+        parents, value = best_tree(task, current)
+        return _plan(task, conditions or Conditions(), parents, value)
 
     def task(
         self,
@@ -123,23 +101,6 @@ class Planner:
         place = self.ground.place
         parents = {place[hop.downstream]: place[hop.upstream] for hop in tree.hops}
         return _plan(task, conditions or Conditions(), parents, task.value(parents))
-
-
-def _wanted_of(task: Task, parents: Parents) -> list[int]:
-    return [v for v in task.wanted if v in parents]
-
-
-def _still_possible(task: Task, current: CopyTree) -> Parents | None:
-    """The tree as it is, if today's map still allows all of it."""
-    place, members = task.ground.place, set(task.members)
-    if current.source != task.demand.source or any(name not in place for name in current.clusters):
-        return None
-    parents = {place[hop.downstream]: place[hop.upstream] for hop in current.hops}
-    for v, u in parents.items():
-        if v not in members or u not in members or task.weight[u][v] == math.inf:
-            return None
-    deepest = max(map(current.depth, current.clusters))
-    return parents if deepest <= task.hops_max else None
 
 
 def _plan(task: Task, conditions: Conditions, parents: Parents, value: float) -> Plan:

@@ -179,7 +179,7 @@ def _delay(folder: str, world: str, worker: Worker, seconds: float) -> float:
                     producer.send(b"campaign-0001" + b"." * 87)
                     over.wait(0.01)
             wait_s = time.monotonic() + _DEADLINE_S
-            while not runner._is_done() and time.monotonic() < wait_s:
+            while not runner.is_done() and time.monotonic() < wait_s:
                 over.wait(0.05)
         finally:
             runner.stop()

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from ...pipeline.logs import StreamLogs
 from ...pipeline.office import Office, describe, names
 from ...pipeline.state import State
 from ...pipeline.status import describe_bad
+from ...streams import Checkpoints
 from ..world import World
 from .interrupt import Interrupt
 from .options import DEFAULT_WORLD, Debug, Json, StreamName, WorldFolder, duration, examples
@@ -112,6 +113,7 @@ def run(
             weight=weight,
             files=opened.files,
             on_problem=lambda text: say(f"tailrace: {text}"),
+            on_floor=_floor(opened, pipeline.name),
         )
         say(
             f"{pipeline.name} at {site}: {', '.join(streams)} to {pipeline.sink.place}, "
@@ -462,6 +464,20 @@ def _spark(what: str, master: str | None) -> Any:
     spark = session(f"tailrace {what}", master=master or "local[*]")
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def _floor(opened: World, name: str) -> Callable[[Mapping[tuple[str, int], int]], None]:
+    """Keeps a checkpoint in the world, for retention to wait for: waits_for=("pipeline-NAME",)."""
+
+    def keep(floors: Mapping[tuple[str, int], int]) -> None:
+        checkpoints, streams = Checkpoints(opened._store), {stream for stream, _ in floors}
+        for stream in streams:
+            incarnation = opened._incarnation(stream)
+            mine = {shard: at for (of, shard), at in floors.items() if of == stream}
+            checkpoints.declare(incarnation, f"pipeline-{name}", dict.fromkeys(mine, 0))
+            checkpoints.commit({(incarnation, shard): at for shard, at in mine.items()}, f"pipeline-{name}")
+
+    return keep
 
 
 def _pipeline(application: str) -> Pipeline:
