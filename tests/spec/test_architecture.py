@@ -107,6 +107,7 @@ def test_the_lowest_level_needs_the_standard_library_only() -> None:
 
 
 DOORS = {
+    "tailrace.pipeline.spark": "TailraceDataSource register session",
     "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
@@ -135,6 +136,11 @@ DOORS = {
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
     "VirtualClock VirtualNetwork VirtualTime",
 }
+
+
+def test_spark_is_imported_in_one_place() -> None:
+    places = {path.relative_to(SOURCE).parts[:2] for path in MODULES for _, name in imports(path) if "pyspark" in name}
+    assert places == {("pipeline", "spark")}
 
 
 @pytest.mark.parametrize("module", DOORS)
