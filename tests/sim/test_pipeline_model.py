@@ -379,7 +379,7 @@ def test_two_creators_at_the_same_moment_give_each_byte_to_one_unit() -> None:
             running.site.track()
         for _ in range(count):
             world.truth.produce(0, [10], world.clock.time_us(), poison=False, roll=False)
-    world.logs["us"].copy(0, 60)  # so that it would cut otherwise
+    world.logs["us"].copy(0, 50)  # so that it would cut otherwise
     world.logs["eu"].copy(0, 220)
     world.clock.advance(1)
     others = [lambda: eu.site.track()]
