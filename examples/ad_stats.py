@@ -124,4 +124,4 @@ def main(engine: str = "processes") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main("spark" if "--spark" in sys.argv else "processes")

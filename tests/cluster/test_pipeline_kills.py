@@ -87,7 +87,7 @@ def test_poison_and_corrupt_bytes_are_isolated_and_named_and_the_rest_is_counted
     sites.produce(3000, extra=(b"die now",))
     sites.produce(3000)
     broken = damage(sites)
-    sites.finish(sites.start("us", "us", "processes", "--until-done"))
+    sites.finish(sites.start("us", "us", "processes", "--until-done", PIPELINE_UNIT="1000"))
     bad = sites.tell("bad-ranges", "counts")
     reasons = sorted((one["end"] - one["begin"], one["reason"].split(":")[0]) for one in bad)
     assert len(bad) == 3, bad

@@ -131,9 +131,15 @@ class World:
 
     def meddle(self, name: str) -> None:
         """Between a runner's look at the state and its change of it, others go on."""
-        if not self.meddling and self.dice.random() < 0.2:
-            self.meddling = True
-            self.act(self.dice.choice([other for other in SITES if other != name]))
+        other = self.runners[self.dice.choice(SITES)]
+        if self.meddling or other is None or other.site.site == name or self.dice.random() < 0.5:
+            return
+        if self.clock.monotonic_s() < other.frozen_until_s or other.door.fuse is not None:
+            return
+        self.meddling = True
+        try:
+            self.take(other, self.dice.choice([self.track, self.pull, self.commit, self.publish]))
+        finally:
             self.meddling = False
 
     def take(self, running: Running, step: Callable[[Running], None]) -> None:
@@ -360,3 +366,27 @@ def test_operations_on_the_store_for_each_unit_are_few_and_constant() -> None:
 
 def ranges_of(world: World) -> list[ByteRange]:
     return [one for footer in world.sink.published.values() for one in footer.ranges]
+
+
+def test_two_creators_at_the_same_moment_give_each_byte_to_one_unit() -> None:
+    """One reads the state, the other makes units of the same bytes, cut otherwise; then the first wants to."""
+    world = World(0)
+    world.stores, world.meddling = world.stores[:1], True
+    us, eu = world.start("us"), world.start("eu")
+    for count in (2, 20):
+        for running in (us, eu):  # who know the shard already
+            world.logs[running.site.site].copy(0, 20)
+            running.site.track()
+        for _ in range(count):
+            world.truth.produce(0, [10], world.clock.time_us(), poison=False, roll=False)
+    world.logs["us"].copy(0, 50)  # so that it would cut otherwise
+    world.logs["eu"].copy(0, 220)
+    world.clock.advance(1)
+    others = [lambda: eu.site.track()]
+    us.door._meddle = lambda: others.pop()() if others else None  # type: ignore[method-assign, func-returns-value]
+    us.site.track()
+    assert not others
+    page = State("p", world.stores, world.clock).pages()
+    ranges = [one for found in page.values() for unit in found.units.values() for one in unit.ranges]
+    assert overlap(ranges) is None
+    assert total(ranges) == 220
