@@ -603,9 +603,9 @@ class Consumer:
         if shard not in self._tails:
             self.positions = getattr(self, "positions", [0] * SHARDS)
             layers = self._site.layers
-            wrap = self._board.follow(STREAM, shard, INCARNATION, lambda: layers) if self._layered else None
+            followed = self._board.follow(STREAM, shard, INCARNATION, lambda: layers) if self._layered else None
             self._tails[shard] = ShardTail(
-                self._process.files, self._site.clock, STREAM, shard, self.positions[shard], wrap=wrap
+                self._process.files, self._site.clock, STREAM, shard, self.positions[shard], followed=followed
             )
         return self._tails[shard]
 
