@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sanitize versions bench clean
+.PHONY: help demo test check sanitize versions sim bench clean
 
 help:           ## show this
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -27,6 +28,9 @@ sanitize: $(READY) ## the native tests and the fuzzer under ASan and UBSan, a ra
 
 versions:       ## install from source with every supported Python on this machine, and use it
 	bash tests/versions.sh
+
+sim: $(READY)   ## whole worlds in one process from many seeds, longer than the tests take; SEEDS=N for more
+	PIPELINE_SEEDS=$(SEEDS) COPYTREE_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim -n 2
 
 bench: $(READY) ## reproduce the figures of the README: JSON and a table in bench/results/
 	$(BIN)/python bench/run.py

@@ -1,6 +1,7 @@
 """Clusters under crashes, partitions, slow links, lost caches, dueling schedulers and clock jumps: in the end every one
 has the same bytes, and every consumer has seen every message once, in order."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from copytree_world import run
 
+SEEDS = int(os.environ.get("COPYTREE_SEEDS", "8"))
 
-@pytest.mark.parametrize("seed", range(100, 108))
+
+@pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_a_world_heals(seed: int) -> None:
     world = run(seed, faults_s=12.0)
     assert min(world.acked) > 50

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ def footer(begin: int) -> Footer:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server of our own, reached through a socket."""
     pytest.importorskip("psycopg2")
-    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        pytest.skip("no PostgreSQL here")
+    places = os.pathsep.join([os.environ["PATH"], *sorted(glob("/usr/lib/postgresql/*/bin"))])  # as Debian has it
+    initdb, pg_ctl = shutil.which("initdb", path=places), shutil.which("pg_ctl", path=places)
+    if initdb is None or pg_ctl is None:
+        pytest.skip("PostgreSQL is to be installed (apt)")
     folder = tmp_path_factory.mktemp("pg")
     who: dict[str, Any] = {}
     if os.geteuid() == 0:  # it refuses to run as root
@@ -40,13 +43,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for path in (folder, *folder.parents[:3]):
             path.chmod(0o777)
     run = {"capture_output": True, "check": True, "cwd": folder, **who}
-    subprocess.run(["initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "tailrace"], **run)
+    subprocess.run([initdb, "-D", str(folder / "data"), "-A", "trust", "-U", "tailrace"], **run)
     options = f"-k {folder} -c listen_addresses='' -c fsync=off"
-    subprocess.run(
-        ["pg_ctl", "-D", str(folder / "data"), "-w", "-o", options, "-l", str(folder / "log"), "start"], **run
-    )
+    subprocess.run([pg_ctl, "-D", str(folder / "data"), "-w", "-o", options, "-l", str(folder / "log"), "start"], **run)
     yield f"host={folder} user=tailrace dbname=postgres"
-    subprocess.run(["pg_ctl", "-D", str(folder / "data"), "-m", "immediate", "stop"], **run)
+    subprocess.run([pg_ctl, "-D", str(folder / "data"), "-m", "immediate", "stop"], **run)
 
 
 Case = tuple[Sink, Callable[[], list[tuple[str, str]]]]

@@ -10,7 +10,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from typing import Any
 
 from ....errors import ConfigError
 from ...world import open_world
+from .. import pipeline
 from ..fanout.peers.install import Installer
 from ..peers.server import PeerFailed, PeerMissing
 from ..report import machine
@@ -77,7 +78,10 @@ def run(
             place = os.path.join(folder, "kills")
             os.makedirs(place)
             survived = kills.run(place, kills=kill_count, messages=60_000, bytes_per_batch=200_000)
-        return _result(contest, rounds, survived, quick)
+        place = os.path.join(folder, "pipelines")
+        os.makedirs(place)
+        processed = pipeline.measure(place, scale=0.005 if quick else 0.5, progress=progress)
+        return _result(contest, rounds, survived, processed, quick)
 
 
 class _Contest:
@@ -196,7 +200,11 @@ def _messages(size: int, count: int) -> list[bytes]:
 
 
 def _result(
-    contest: _Contest, rounds: Sequence[dict[Cell, float]], survived: "kills.Survived | None", quick: bool
+    contest: _Contest,
+    rounds: Sequence[dict[Cell, float]],
+    survived: "kills.Survived | None",
+    processed: Mapping[str, float],
+    quick: bool,
 ) -> dict[str, Any]:
     seconds = {cell: statistics.median(one[cell] for one in rounds) for cell in rounds[0]}
     rows_per_s = {cell: contest.counts[cell.message_bytes] / taken for cell, taken in seconds.items()}
@@ -206,8 +214,9 @@ def _result(
             summary[f"source_vs_{peer}"] = round(min(ratios.values()), 3)
     if ratios := _ratios(rounds, "parquet", writes=True):
         summary["sink_vs_parquet"] = round(min(ratios.values()), 3)
-    if survived is not None:
-        summary["exactly_once_kills"] = survived.kills if survived.exact else 0
+    summary |= {figure.name: round(processed[figure.name], 3) for figure in pipeline.FIGURES}
+    by_driver = survived.kills if survived is not None and survived.exact else 0
+    summary["exactly_once_kills"] = by_driver + int(processed["pipeline_kills"])
     return {
         "summary": summary,
         "rows": [
@@ -232,7 +241,12 @@ def _result(
             "missing": survived.missing,
             "surplus": survived.surplus,
         },
-        "goals": {"source_vs_kafka": 2.0, "source_vs_parquet": 0.8, "source_vs_text": 0.45},
+        "goals": {
+            "source_vs_kafka": 2.0,
+            "source_vs_parquet": 0.8,
+            "source_vs_text": 0.45,
+            **{figure.name: figure.goal for figure in pipeline.FIGURES if figure.goal is not None},
+        },
         "missing": contest.missing,
         "settings": {"shards": SHARDS, "messages": contest.counts, "repeats": len(rounds), "quick": quick},
         "machine": machine(),
