@@ -175,6 +175,7 @@ def reschedule(folder: str, progress: Callable[[str], None]) -> dict[str, float]
     world = BenchWorld(folder, "ab", [("a", "b")], "")
     pouring = _Pouring(world.cluster("a"), 1 * _MB, 500)
     try:
+        world.node("b", "cache")  # or it would die with a writer
         writers = [world.node("b", "writer", number) for number in range(2)]
         world.node("a", "scheduler")
         readers = [world.node("a", "reader", number) for number in range(1, 3)]
