@@ -148,19 +148,16 @@ class Cache:
             self._ways.give(reading)
 
     def follow(
-        self, follower: Follower, data: "Cache", entry: int, start: int, bytes_max: int
+        self, data: "Cache", follower: Follower, entry: int, start: int, bytes_max: int
     ) -> tuple[memoryview, int, memoryview] | None:
         """What is new at the head of a segment, of whose shard this cache has the lengths, and `data` the chunks."""
-        mine = self._take()
+        if self._closed or data._closed:
+            raise Closed(f"the cache {self.name} was closed; open it again")
+        mine, its = self._ways.take(), data._ways.take()
         try:
-            its = data._take()
-            try:
-                return follower.look(
-                    mine.native, its.native, entry, start, bytes_max, deadline_s=self._config.deadline_s
-                )
-            finally:
-                data._ways.give(its)
+            return follower.look(mine.native, its.native, entry, start, bytes_max, 1.0, self._config.deadline_s)
         finally:
+            data._ways.give(its)
             self._ways.give(mine)
 
     def _take(self) -> Reading:

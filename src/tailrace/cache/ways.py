@@ -90,7 +90,8 @@ class Ways:
 
     def take(self) -> Reading:
         """A native client for this thread, until it is given back."""
-        self._keep_up()
+        if self._clock.monotonic_s() >= self._look_at_s:
+            self._keep_up()
         try:
             reading = self._idle.pop()
         except IndexError:

@@ -72,13 +72,16 @@ cdef class Waiter:
         for i in range(self.count):
             self.seen[i] = tr_hint_read(&self.hints.slots[self.numbers[i]])
 
-    def news(self):
-        """Whether something was raised since look()."""
-        cdef uint32_t i
+    def wait_for(self, double timeout_s):
+        """wait(); whether something was raised. If so, look() is done, too."""
+        cdef uint32_t i, now
+        cdef bint raised = False
+        self.wait(timeout_s)
         for i in range(self.count):
-            if self.seen[i] != tr_hint_read(&self.hints.slots[self.numbers[i]]):
-                return True
-        return False
+            now = tr_hint_read(&self.hints.slots[self.numbers[i]])
+            if self.seen[i] != now:
+                self.seen[i], raised = now, True
+        return raised
 
     def wait(self, double timeout_s):
         """Until something was raised since look(), or stop(), or the time is over."""

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ..cache import Cache
 from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
-from ..native.client import Follower
 from ..streams import Layers, NearChunks, NearLengths, Quick, Source
 from .caches import Caches
 from .hosts import host_id
@@ -113,7 +113,4 @@ class WorldLayers:
 
 
 def _quick(lengths: Cache, data: Cache) -> Quick:
-    def look(follower: Follower, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
-        return lengths.follow(follower, data, entry, start, bytes_max)
-
-    return look
+    return partial(lengths.follow, data)

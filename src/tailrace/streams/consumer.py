@@ -74,7 +74,7 @@ class Consumer:
                 raise Closed("this consumer was closed; open a new one")
             pause_s = self._throttle_s()
             if pause_s == 0.0:
-                if (batch := self._next(waits=timeout_s > 0)) is not None:
+                if (batch := self._next(timeout_s)) is not None:
                     return batch
                 left_s = deadline_s - self._clock.monotonic_s()
                 if left_s <= 0:
@@ -91,7 +91,7 @@ class Consumer:
         while not self._stop.is_set():
             if pause_s := self._throttle_s():
                 self._clock.wait(self._stop, pause_s)
-            elif (batch := self._next(waits=self._follow)) is not None:
+            elif (batch := self._next(math.inf if self._follow else 0.0)) is not None:
                 yield batch
             elif self._follow:
                 self._wait_for_news(math.inf)
@@ -147,14 +147,36 @@ class Consumer:
         """How long the rate limit asks to wait before more is read."""
         return self._limit.wait_s(self._clock.monotonic_s()) if self._limit else 0.0
 
-    def _next(self, *, waits: bool) -> Batch | None:
-        """`waits`: whoever asks would wait for a hint next. Right after a batch that was all there is, and without a
-        hint since, a look would find nothing."""
+    def _next(self, timeout_s: float) -> Batch | None:
+        """What is there; or, for those who would wait next, what comes soon."""
         if self._drained:
             self._drained = False
-            if waits and self._waiter is not None and not self._waiter.news():
-                return None
+            if timeout_s > 0 and (batch := self._follow_on(timeout_s)) is not None:
+                return batch
         return self._hand_out() if self._keep_next() else None
+
+    def _follow_on(self, timeout_s: float) -> Batch | None:
+        """Right after a batch that was all there is a look would find nothing: so wait for the next hint, and take what
+        it announces, by the shortest way. Whoever slept finds little of itself in the processor's cache, and there may
+        be hundreds who wake at the same moment. None: nothing came for a while, or the long way must tell."""
+        if self._waiter is None or self._limit is not None or self._board is None or not self._board.sleep_s_max():
+            return None
+        try:
+            if not self._waiter.wait_for(min(timeout_s, DELAY_S / 2)):
+                return None
+        except OSError:  # this kernel has no such wait
+            return None
+        (tail,) = self._tails.values()
+        with self._reading:
+            batch = None
+            if self._kept is None and not self._paused and not self._ends and not self._stop.is_set():
+                batch = tail.glance(self._config.batch_bytes)
+        if self._stop.is_set():
+            self.close()  # it was called while we read, and left the files to us
+        if batch is not None:
+            self._quiet_since_s = None
+            self._drained = tail.drained
+        return batch
 
     def _hand_out(self) -> Batch:
         batch, self._kept = self._kept, None

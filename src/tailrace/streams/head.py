@@ -27,6 +27,7 @@ class Head:
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
         self._follower: Follower | None = None
+        self._known: Layers | None = None  # those that had what was asked for last
 
     @property
     def at_end(self) -> bool:
@@ -36,7 +37,8 @@ class Head:
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
         """Entries from this one on, of how many of them the data is here, and that data; None: the long way must tell,
         unless `at_end`."""
-        layers = self._layers()
+        layers = self._known or self._layers()
+        self._known = None
         if layers is None or layers.quick is None:
             return None
         if self._follower is None:
@@ -45,6 +47,7 @@ class Head:
                 return None
         found = layers.quick(self._follower, entry, start, bytes_max)
         if found is not None:
+            self._known = layers
             layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
         return found
 

@@ -66,7 +66,7 @@ class ShardTail:
     @property
     def drained(self) -> bool:
         """Whether all that the cache tells of is handed out, for certain, as of the last look."""
-        return not self._window and self._head is not None and self._head.at_end
+        return not self._window and self._head is not None and self._head.at_end and self._position >= self._not_before
 
     def close(self) -> None:
         self._leave()
@@ -142,10 +142,10 @@ class ShardTail:
     def poll(self, bytes_max: int, before: int | None = None) -> Batch | None:
         """The next messages, up to about this many bytes and at least one; None when there are none yet. If told so,
         only those that begin before a position; None when there are none of them."""
-        if self._head is not None and not self._window and self._position >= self._not_before and before is None:
-            if (batch := self._glance(self._head, bytes_max)) is not None:
+        if before is None:
+            if (batch := self.glance(bytes_max)) is not None:
                 return batch
-            if self._head.at_end and self._clock.monotonic_s() < self._listed_s + _RELIST_S:
+            if self.drained and self._clock.monotonic_s() < self._listed_s + _RELIST_S:
                 return None
         while True:
             if self._view is None and not self._advance():
@@ -160,8 +160,11 @@ class ShardTail:
             if self._window:
                 return self._batch(view, bytes_max, before)
 
-    def _glance(self, head: Head, bytes_max: int) -> Batch | None:
+    def glance(self, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
+        head = self._head
+        if head is None or self._window or self._position < self._not_before:
+            return None
         if (found := head.look(self._entry, self._position, bytes_max)) is None:
             return None
         entries, count, data = found
