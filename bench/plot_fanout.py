@@ -44,12 +44,16 @@ def draw(result: dict[str, Any], picture: Path) -> None:
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, len(_PANELS), figsize=(12, 4.5), layout="constrained")
+    systems = list(curves(result, "mb_per_s"))
     for panel, (measure, title) in zip(panels, _PANELS.items(), strict=True):
+        numbers: set[int] = set()
         for system, points in curves(result, measure).items():
+            numbers.update(consumers for consumers, _ in points)
             panel.plot(
                 [consumers for consumers, _ in points],
                 [value for _, value in points],
                 label=label(system, result["summary"]["peers"]),
+                color=f"C{systems.index(system)}",
                 linewidth=2.5 if system in _OURS else 1.2,
                 linestyle=":" if system == _LIMIT else "-",
                 marker="o",
@@ -57,10 +61,12 @@ def draw(result: dict[str, Any], picture: Path) -> None:
             )
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
+        panel.set_xticks(sorted(numbers), [str(number) for number in sorted(numbers)])
+        panel.minorticks_off()
         panel.set_xlabel("consumers, a process each")
         panel.set_title(title, fontsize=10)
         panel.grid(alpha=0.3)
-    panels[0].legend(fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     figure.savefig(picture, dpi=110)
 
 
