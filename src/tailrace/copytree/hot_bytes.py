@@ -1,38 +1,13 @@
 """The cache of a cluster, as readers and writers of the copy tree use it: chunks of files, and how far files go."""
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from typing_extensions import Buffer
-
 from ..errors import TailraceError
-from ..files.chunks import Part, file_key, short_ones
-from ..files.lengths import SegmentLengths, ShardLengths, lengths_key
+from ..files.chunks import ChunkCache, Part, file_key, short_ones
+from ..files.lengths import LengthCache, SegmentLengths, ShardLengths, lengths_key
 from ..model.message_file import Track
 from ..model.segment import Segment
 from ..native import Block
-
-
-class ChunkCache(Protocol):
-    def get_parts(
-        self,
-        prefix: bytes,
-        first: int,
-        count: int,
-        buffer: Buffer,
-        stride: int,
-        *,
-        relaxed: bool = False,
-        only: list[int] | None = None,
-    ) -> list[int]: ...
-
-    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
-
-
-class LengthCache(Protocol):
-    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
-
-    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
 class Layers(Protocol):

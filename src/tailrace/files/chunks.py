@@ -5,14 +5,33 @@ finds are the right bytes for their places in the file, however little it is (A1
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from typing_extensions import Buffer
 
 #: A whole number of each fits a slab of the cache with its key and header, so that next to nothing is wasted.
 CHUNK_SIZES = (4096, 16320, 65472)
 KEY_BYTES = 16
+
+
+class ChunkCache(Protocol):
+    """The data cache: chunks by key."""
+
+    def get_parts(
+        self,
+        prefix: bytes,
+        first: int,
+        count: int,
+        buffer: Buffer,
+        stride: int,
+        *,
+        relaxed: bool = False,
+        only: list[int] | None = None,
+    ) -> list[int]: ...
+
+    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
 def file_key(incarnation: str, shard: int, name: str, chunk_bytes: int) -> bytes:

@@ -5,8 +5,12 @@ all written to the cache, the durable one over bytes that were flushed (A13, A34
 """
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Protocol
+
+from typing_extensions import Buffer
 
 from ..model.message_file import Track
 from ..model.segment import Segment
@@ -19,6 +23,14 @@ _HEAD = struct.Struct("<4sBBHIqQ")
 _SUMMED = 12  # what lies behind the sum
 _FILE = struct.Struct("<QQQIIQQQQ")
 _MAGIC = b"TRLN"
+
+
+class LengthCache(Protocol):
+    """The metadata cache: how far each shard goes."""
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
+
+    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)

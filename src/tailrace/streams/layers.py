@@ -5,41 +5,14 @@ protocol: `Cache` of the cache room is one, and so is whatever a test needs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from typing_extensions import Buffer
-
+from ..files.chunks import ChunkCache
+from ..files.lengths import LengthCache
 from ..native.client import Follower
 
 Source = Literal["relaxed", "consistent", "durable", "ambassador"]
-
-
-class ChunkCache(Protocol):
-    """The data cache: chunks by key."""
-
-    def get_parts(
-        self,
-        prefix: bytes,
-        first: int,
-        count: int,
-        buffer: Buffer,
-        stride: int,
-        *,
-        relaxed: bool = False,
-        only: list[int] | None = None,
-    ) -> list[int]: ...
-
-    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
-
-
-class LengthCache(Protocol):
-    """The metadata cache: how far each shard goes."""
-
-    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
-
-    def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object: ...
 
 
 class Quick(Protocol):

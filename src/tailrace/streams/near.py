@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing_extensions import Buffer
 
 from ..env import Clock
-from .layers import ChunkCache, LengthCache, Source
+from ..files.chunks import ChunkCache
+from ..files.lengths import LengthCache
+from .layers import Source
 from .tracks import SILENT_S
 
 
