@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDE = 240
+Directory = Annotated[
+    str | None,
+    typer.Option("--directory", metavar="DIR", help="Where streams lie: the disk to measure.", show_default=False),
+]
+PeersFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--peers-folder",
+        metavar="DIR",
+        help="Where peers that can be fetched are kept.  [default: tailrace/peers in the user's cache folder]",
+        show_default=False,
+    ),
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
+]
 
 app = typer.Typer(
     help="Measure how fast this machine is.",
@@ -107,22 +123,9 @@ def fanout(
             "--consumers", metavar="N,…", help="Numbers of consumers.  [default: 1,4,16,64,256]", show_default=False
         ),
     ] = None,
-    directory: Annotated[
-        str | None,
-        typer.Option("--directory", metavar="DIR", help="Where streams lie: the disk to measure.", show_default=False),
-    ] = None,
-    peers_folder: Annotated[
-        str | None,
-        typer.Option(
-            "--peers-folder",
-            metavar="DIR",
-            help="Where peers that can be fetched are kept.  [default: tailrace/peers in the user's cache folder]",
-            show_default=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
-    ] = False,
+    directory: Directory = None,
+    peers_folder: PeersFolder = None,
+    quick: Quick = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -136,9 +139,8 @@ def fanout(
         numbers: tuple[int, ...] = measurement.CONSUMERS_QUICK if quick else measurement.CONSUMERS
         if consumers is not None:
             numbers = _numbers(consumers, measurement.CONSUMERS_MAX)
-        cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         result = measurement.run(
-            peers_folder or os.path.join(cache_folder, "tailrace", "peers"),
+            peers_folder or _peers_folder(),
             repeats=repeats,
             consumers=numbers,
             directory=directory,
@@ -159,22 +161,9 @@ def spark(
     kills: Annotated[
         int, typer.Option("--kills", metavar="N", min=0, help="How often a query's driver is killed; 15 s each.")
     ] = 5,
-    directory: Annotated[
-        str | None,
-        typer.Option("--directory", metavar="DIR", help="Where streams lie: the disk to measure.", show_default=False),
-    ] = None,
-    peers_folder: Annotated[
-        str | None,
-        typer.Option(
-            "--peers-folder",
-            metavar="DIR",
-            help="Where Kafka is kept once it was fetched.  [default: tailrace/peers in the user's cache folder]",
-            show_default=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny amounts, and nothing is fetched: shows that it runs, not how fast.")
-    ] = False,
+    directory: Directory = None,
+    peers_folder: PeersFolder = None,
+    quick: Quick = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -185,9 +174,8 @@ def spark(
 
         if directory is not None and not os.path.isdir(directory):
             raise ConfigError(f"--directory: there is no folder {directory!r}; make it, or name another")
-        cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         result = measurement.run(
-            peers_folder or os.path.join(cache_folder, "tailrace", "peers"),
+            peers_folder or _peers_folder(),
             repeats=repeats,
             directory=directory,
             progress=say,
@@ -251,3 +239,8 @@ def _print(tables: "list[Table]") -> None:
     with stdout_told():
         for table in tables:
             console.print(table)
+
+
+def _peers_folder() -> str:
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache_folder, "tailrace", "peers")
