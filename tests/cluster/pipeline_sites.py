@@ -63,6 +63,12 @@ class Sites:
         assert child.returncode == 0
         return dict(json.loads(said))
 
+    def stop(self, child: subprocess.Popen[str]) -> None:
+        """Ask it to end. One that has not begun yet has nothing to say and is simply ended by the signal."""
+        child.terminate()
+        child.communicate(timeout=120)
+        assert child.returncode in (0, -signal.SIGTERM)
+
     def outputs(self) -> int:
         return len(list(self.out.glob("part-*"))) if self.out.exists() else 0
 

@@ -37,9 +37,7 @@ def test_sites_killed_again_and_again_count_every_message_once(sites: Sites) -> 
         children[victim] = sites.start(victim)
     wait_until(lambda: sites.counted() == sites.sent, "all to be counted")
     for child in children.values():
-        child.terminate()
-    for child in children.values():
-        sites.finish(child)
+        sites.stop(child)
     sites.finish(sites.start("us", "us", "inline", "--until-done"))  # nothing is left to do, but leftovers to collect
     wait_until(lambda: not list((sites.out / "_staging").glob("*.parquet")) or collected(sites), "leftovers to go")
     sites.check()
