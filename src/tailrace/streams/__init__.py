@@ -7,9 +7,9 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Quick, Source
+from .layers import Layers, Quick, Source, Watch
 from .monitor import PERCENTILES, Monitor
-from .near import NearChunks, NearLengths
+from .near import NearChunks, NearLengths, NearWatch
 from .producer import Producer
 from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
@@ -40,6 +40,7 @@ __all__ = [
     "Monitor",
     "NearChunks",
     "NearLengths",
+    "NearWatch",
     "OnChange",
     "Output",
     "Producer",
@@ -57,6 +58,7 @@ __all__ = [
     "TransactionName",
     "Transactions",
     "View",
+    "Watch",
     "arrow_schema",
     "collect",
     "complete_stale",
