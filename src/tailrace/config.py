@@ -145,6 +145,7 @@ class CacheConfig:
     write_bytes_per_s: float | None = None  # … and from them. Reading never keeps writing waiting, whatever these are
     clients: tuple[str, ...] = ()  # who may use it, by a name in their certificate; empty: whoever has one we trust
     clock_error_s: float = 0.1  # the largest difference between two clocks; a restarted backend waits twice as long
+    embedded: bool = True  # whoever uses it serves backends that nobody does; false: `tailrace node` alone serves it
 
     def __post_init__(self) -> None:
         _check_types(self)

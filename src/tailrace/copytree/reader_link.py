@@ -45,6 +45,12 @@ class ReaderLink:
         for line in list(self._lines.values()):
             line.close()
 
+    @property
+    def connected(self) -> bool:
+        """Whether every scheduler that is known has told us what to do."""
+        lines = list(self._lines.values())
+        return bool(lines) and all(line.connected for line in lines)
+
     def ordered(self, scheduler: str, orders: Sequence[Order]) -> None:
         with self._lock:
             mine = {order.operation: order for order in orders}

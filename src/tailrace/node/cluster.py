@@ -69,6 +69,7 @@ class ClusterNode:
         self.reader: Reader | None = None
         self.writer: Writer | None = None
         self.scheduler: Scheduler | None = None
+        self._link: ReaderLink | None = None
         self.addresses: dict[str, str] = {}
         with ExitStack() as undo:
             if "writer" in roles:
@@ -87,9 +88,16 @@ class ClusterNode:
             if "reader" in roles:
                 self.reader = Reader(f"{cluster}-{number}-{os.getpid()}", cluster, self._place, self._clock, tls=tls)
                 undo.callback(self.reader.close)
-                link = ReaderLink(self.reader, self._clock, partial(self._addresses, cluster, "scheduler"), self._dial)
-                undo.callback(link.close)
+                schedulers = partial(self._addresses, cluster, "scheduler")
+                self._link = ReaderLink(self.reader, self._clock, schedulers, self._dial)
+                undo.callback(self._link.close)
             self._undo = undo.pop_all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it does all of its work."""
+        ordered = self._link is None or self._link.connected
+        return ordered and (self.scheduler is None or self.scheduler.gathered)
 
     def close(self) -> None:
         self._closed.set()

@@ -34,7 +34,8 @@ class Deployed:
         mode = "R=3.2" if backends >= _COPIES else "R=1"
         for name in (DATA_CACHE, LENGTHS_CACHE):
             with suppress(CacheExists):
-                world.create_cache(name, mode=mode, backends=backends)
+                # Not embedded: while a server restarts, nobody who writes must take its place.
+                world.create_cache(name, mode=mode, backends=backends, embedded=not self.cluster.sizes.cache)
 
     @contextmanager
     def node(self, world: World, roles: Sequence[str], **settings: Any) -> Iterator[Any]:
@@ -64,6 +65,15 @@ def publish(path: str, file: WorldFile, store: Coordination) -> None:
         if (settings := file.settings.get(demand.stream)) is not None:
             with open_world(cluster_folder(path, file.world.cluster(demand.source))) as world, suppress(StreamExists):
                 world.create_stream(demand.stream, settings)
+
+
+def make_all_caches(path: str, file: WorldFile) -> None:
+    """Before anybody who writes makes them as they would be without servers."""
+    for cluster in file.world.clusters:
+        if cluster.sizes.cache:
+            deployed = Deployed(path, cluster.name)
+            with open_world(deployed.folder) as world:
+                deployed.make_caches(world)
 
 
 def process_plans(path: str, file: WorldFile, *, together: bool, debug: bool = False) -> list[ProcessPlan]:

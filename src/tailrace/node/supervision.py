@@ -17,6 +17,7 @@ from ..errors import ConfigError
 BACK_OFF_S, BACK_OFF_S_MAX = 0.1, 5.0
 STEADY_S = 10.0  # who ran for so long did not fail by starting
 STOP_S = 10.0  # to end by itself when told to
+RESTART_EXIT = 75  # the exit code of a process that ended in order to be started again
 
 ProcessState = Literal["running", "waiting", "stopped"]
 
@@ -80,7 +81,8 @@ class Supervisor:
             if child.process is not None and (code := child.process.poll()) is not None:
                 ran_s = time.monotonic() - child.started_s
                 child.process, child.last_exit, changed = None, code, True
-                child.due_s = time.monotonic() + child.back_off.ended(ran_s)
+                asked = code == RESTART_EXIT
+                child.due_s = time.monotonic() + (0.0 if asked else child.back_off.ended(ran_s))
             if child.process is None and time.monotonic() >= child.due_s:
                 self._start(child)
                 changed = True

@@ -68,7 +68,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
     files = PosixFiles(root)
-    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    settings = config if config is not None else read_config(root)
     if settings.host is None and (host := os.environ.get(_HOST)):
         settings = dataclasses.replace(settings, host=host)
     coordination = settings.coordination
@@ -83,7 +83,9 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     )
 
 
-def _read_config(path: str) -> WorldConfig:
+def read_config(folder: str) -> WorldConfig:
+    """tailrace.toml of a folder; as by default if there is none."""
+    path = os.path.join(folder, _CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
             return parse_world(file.read(), path)
@@ -382,6 +384,10 @@ class World:
     ) -> "list[tuple[str, Served]]":
         """Serve backends in this process until the world is closed: these of each cache, or those that nobody does."""
         return self._caches.serve_all(names, backends, doors)
+
+    def serving_caches(self) -> dict[tuple[str, int], bool]:
+        """The backends that this process serves, by cache and number, and whether each has all that it should."""
+        return {} if self._caches_here is None else self._caches_here.serving()
 
     def close(self) -> None:
         if self._caches_here is not None:

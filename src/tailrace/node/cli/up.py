@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ...errors import ConfigError, TailraceError
-from ..deployed import open_store, process_plans, publish
+from ..deployed import make_all_caches, open_store, process_plans, publish
 from ..supervision import ProcessStatus, Supervisor
 from ..world_file import read_world_file
 from .options import Debug, Json, examples
@@ -49,6 +49,7 @@ def up(
             signal.signal(number, lambda *_: stopping.set())
         folder = os.path.dirname(os.path.abspath(path))
         with open_store(path, file) as store:
+            make_all_caches(path, file)
             publish(path, file, store)
             supervisor = Supervisor(
                 process_plans(path, file, together=together), logs=logs or os.path.join(folder, "logs")
