@@ -115,6 +115,7 @@ class ConsumerConfig:
     poll_s: float = 0.005  # how soon a waiting consumer looks again
     bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
     mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
+    moves: bool = True  # in a world of clusters: read in a near one while this one is ill
 
     def __post_init__(self) -> None:
         _check_types(self)

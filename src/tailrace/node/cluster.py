@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..native.hints import Waiter
 from ..wire import Opening, Operation
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
-from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, unreachable
+from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, arrivals_elsewhere, unreachable
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
 
@@ -83,6 +84,8 @@ class ClusterNode:
                 undo.callback(self._registry.follow(self._nudge).close)
                 undo.callback(ClusterReports(store, cluster, self._health).close)
                 self._route(undo)
+            elif "writer" in roles:
+                undo.callback(ClusterReports(store, cluster, self._arrivals, number).close)
             if self.writer is not None or self.scheduler is not None:
                 self._serve(undo, listen, advertise)
             if "reader" in roles:
@@ -146,6 +149,10 @@ class ClusterNode:
 
     def _health(self) -> Health:
         running = {} if self.scheduler is None else self.scheduler.running
+        elsewhere = arrivals_elsewhere(self._store, self._cluster, self._number if self.writer is not None else -1)
+        return replace(self._arrivals(), cut=unreachable(running)).with_arrivals(elsewhere)
+
+    def _arrivals(self) -> Health:
         arrivals = [] if self.writer is None else self.writer.arrivals
         now_s = self._clock.monotonic_s()
         durable = [one for one in arrivals if one.opening.operation.storage == "durable"]
@@ -160,8 +167,8 @@ class ClusterNode:
         self._caught_up = frozenset(streams - behind)
         return Health(
             late=frozenset(one.opening.operation.stream for one in durable if now_s > one.heard_s + LATE_S),
-            cut=unreachable(running),
             caught_up=self._caught_up,
+            behind=frozenset(behind),
         )
 
     def _dial(self, address: str) -> Any:

@@ -11,6 +11,7 @@ import typer
 from ...config import DATA_CACHE, LENGTHS_CACHE, TlsConfig
 from ...errors import ConfigError
 from ..deployed import Deployed, open_store
+from ..membership import write_membership
 from ..process_registry import ProcessEntry, State
 from ..supervision import RESTART_EXIT
 from ..world import World
@@ -128,6 +129,8 @@ def node(
         with ExitStack() as stack:
             deployed = None if world_file is None or cluster is None else Deployed(world_file, cluster)
             opened = stack.enter_context(open_or_make(world if deployed is None else deployed.folder))
+            if deployed is not None:
+                write_membership(deployed.folder, deployed.cluster.name, deployed.path)
             served: list[tuple[str, Served]] = []
             nodes: list[ClusterNode] = []
 
