@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from ..copytree.world_record import load
 from ..env import Clock, SystemClock
 from ..errors import ConfigError, Denied, TailraceError
 from ..native.hints import Waiter
-from ..wire import Opening, Operation
+from ..wire import Opening, Operation, Running
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
 from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, arrivals_elsewhere, unreachable
@@ -67,6 +67,7 @@ class ClusterNode:
         self._waiter = self._make_waiter()
         self._closed = threading.Event()
         self._caught_up: frozenset[str] = frozenset()
+        self._told: set[tuple[str, str]] = set()  # (cluster, problem)
         self.reader: Reader | None = None
         self.writer: Writer | None = None
         self.scheduler: Scheduler | None = None
@@ -149,8 +150,16 @@ class ClusterNode:
 
     def _health(self) -> Health:
         running = {} if self.scheduler is None else self.scheduler.running
+        self._tell_failures(running)
         elsewhere = arrivals_elsewhere(self._store, self._cluster, self._number if self.writer is not None else -1)
         return replace(self._arrivals(), cut=unreachable(running)).with_arrivals(elsewhere)
+
+    def _tell_failures(self, running: Mapping[Operation, Running]) -> None:
+        """Each problem once: a cluster that cannot be reached is tried again and again."""
+        problems = {(one.target, state.problem) for one, state in running.items() if state.state == "failed"}
+        for target, problem in sorted(problems - self._told):
+            _LOG.warning("%s cannot be sent to: %s", target, problem)
+        self._told = problems
 
     def _arrivals(self) -> Health:
         arrivals = [] if self.writer is None else self.writer.arrivals

@@ -27,6 +27,7 @@ class Deployed:
             raise ConfigError(f"{path}: no cluster {cluster!r}; there are {known or 'none'}")
         self.cluster = self.file.world.cluster(cluster)
         self.folder = cluster_folder(path, self.cluster)
+        self.tls = self.file.tls_of(cluster, os.path.dirname(os.path.abspath(path)))
 
     def make_caches(self, world: World) -> None:
         """The two caches of the cluster, with as many backends as its file says; as they are if they are there."""
@@ -76,22 +77,26 @@ def make_all_caches(path: str, file: WorldFile) -> None:
                 deployed.make_caches(world)
 
 
-def process_plans(path: str, file: WorldFile, *, together: bool, debug: bool = False) -> list[ProcessPlan]:
-    """The processes of all clusters. `together`: one for all roles of a cluster."""
+def process_plans(path: str, file: WorldFile, *, together: bool, listen: str | None = None) -> list[ProcessPlan]:
+    """The processes of all clusters. `together`: one for all roles of a cluster. `listen`: a host at which they take
+    each other's calls, rather than by sockets of this machine."""
     plans = []
     for cluster in file.world.clusters:
         sizes = cluster.sizes
         counts = {"cache": sizes.cache, "writer": sizes.writer, "reader": sizes.reader, "scheduler": sizes.scheduler}
         if together:
-            plans.append(_plan(path, cluster.name, ",".join(role for role in counts if counts[role]), 0))
+            if roles := ",".join(role for role in counts if counts[role]):
+                plans.append(_plan(path, cluster.name, roles, 0, listen))
             continue
         for role, count in counts.items():
-            plans += [_plan(path, cluster.name, role, number) for number in range(count)]
+            plans += [_plan(path, cluster.name, role, number, listen) for number in range(count)]
     return plans
 
 
-def _plan(path: str, cluster: str, roles: str, number: int) -> ProcessPlan:
+def _plan(path: str, cluster: str, roles: str, number: int, listen: str | None) -> ProcessPlan:
     name = f"{cluster}-{roles if ',' not in roles else 'node'}-{number}"
     command = ["node", "--roles", roles, "--world-file", path, "--cluster", cluster, "--number", str(number)]
     extra = ["--backend", str(number)] if roles == "cache" else []
+    if listen is not None and roles != "cache":
+        extra += ["--listen", f"{listen}:0"]
     return ProcessPlan(name, (sys.executable, "-m", "tailrace", *command, *extra))

@@ -73,7 +73,10 @@ def node(
         ),
     ] = None,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="For --listen.", show_default=False)
+        str | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="For --listen; else [tls] of the world's file.", show_default=False
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
@@ -128,6 +131,8 @@ def node(
             raise ConfigError(f"--roles {copying[0]}: name its world and its cluster with --world-file and --cluster")
         with ExitStack() as stack:
             deployed = None if world_file is None or cluster is None else Deployed(world_file, cluster)
+            if tls is None and deployed is not None:
+                tls = deployed.tls
             opened = stack.enter_context(open_or_make(world if deployed is None else deployed.folder))
             if deployed is not None:
                 write_membership(deployed.folder, deployed.cluster.name, deployed.path)
