@@ -1,4 +1,4 @@
-"""How the demo looks: a live table on a terminal, a line a second elsewhere."""
+"""How the demo looks: a live table on a terminal, a line now and then elsewhere."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ class Shown(Protocol):
 
     elapsed_s: float
     notes: list[str]
+    every_s: float  # a line of it, where there is no terminal
 
     def line(self) -> str: ...
 
@@ -28,6 +29,7 @@ class Row:
     rate: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
+    cluster: str = ""  # where a consumer reads, in a world of clusters
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Picture:
     rows: list[Row] = field(default_factory=list)
     flushed: int = 0
     notes: list[str] = field(default_factory=list)
+    every_s: float = 1.0
 
     def line(self) -> str:
         parts = [f"{self.elapsed_s:5.1f} s", f"flushed {self.flushed:,}"]
@@ -66,7 +69,7 @@ class Picture:
 
 
 class View:
-    """Shows pictures. On a terminal in place; else one line a second, and each note once."""
+    """Shows pictures. On a terminal in place; else a line now and then, and each note once."""
 
     def __init__(self, live: bool, write: Callable[[str], None]) -> None:
         self._write, self._noted, self._shown_s = write, 0, -1.0
@@ -84,7 +87,7 @@ class View:
         for note in picture.notes[self._noted :]:
             self._write(note)
         self._noted = len(picture.notes)
-        if picture.elapsed_s - self._shown_s >= 1.0:
+        if picture.elapsed_s - self._shown_s >= picture.every_s:
             self._shown_s = picture.elapsed_s
             self._write(picture.line())
 

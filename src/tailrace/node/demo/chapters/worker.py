@@ -68,7 +68,7 @@ def consume(world: World, stream: str, name: str) -> None:
                     expected[shard] = number + 1
                     delays.add(now_us - message.timestamp_us)
             if time.monotonic() - reported_s >= _REPORT_S or _stopping:
-                tell(saw=expected, delays=delays.counts)
+                tell(saw=expected, delays=delays.counts, cluster=consumer.clusters.get(stream))
                 delays, reported_s = Delays(), time.monotonic()
                 consumer.commit()
                 if _stopping:
