@@ -364,8 +364,9 @@ def tell(folder: str, seconds: float, view: View) -> Told:
             "",
             f"{outcome.flushed:,} messages flushed in {SOURCE}, {outcome.delivered:,} delivered in four clusters",
             f"from producer to consumer, p50: {delays}",
-            f"{HUB} killed: {BEHIND} got messages by another way after {outcome.rerouted_s:.1f} s; the consumer "
-            f"of {HUB} read elsewhere after {outcome.moved_s:.1f} s, and was home {outcome.home_s:.1f} s after the start",
+            f"{HUB} killed: {BEHIND} got messages by another way after {outcome.rerouted_s:.1f} s",
+            f"the consumer of {HUB} read elsewhere after {outcome.moved_s:.1f} s, and was home {outcome.home_s:.1f} s "
+            "after the restart",
             f"compared: {outcome.bytes_compared:,} bytes in each cluster",
         ],
         verdict="every message reached every cluster, in order, none missing; all files are equal byte by byte.",
