@@ -13,7 +13,6 @@ class Shown(Protocol):
 
     elapsed_s: float
     notes: list[str]
-    every_s: float  # a line of it, where there is no terminal
 
     def line(self) -> str: ...
 
@@ -40,7 +39,6 @@ class Picture:
     rows: list[Row] = field(default_factory=list)
     flushed: int = 0
     notes: list[str] = field(default_factory=list)
-    every_s: float = 1.0
 
     def line(self) -> str:
         parts = [f"{self.elapsed_s:5.1f} s", f"flushed {self.flushed:,}"]
@@ -73,6 +71,7 @@ class View:
 
     def __init__(self, live: bool, write: Callable[[str], None]) -> None:
         self._write, self._noted, self._shown_s = write, 0, -1.0
+        self.every_s = 1.0  # a line, where there is no terminal
         self._live = None
         if live:
             from rich.live import Live
@@ -87,7 +86,7 @@ class View:
         for note in picture.notes[self._noted :]:
             self._write(note)
         self._noted = len(picture.notes)
-        if picture.elapsed_s - self._shown_s >= picture.every_s:
+        if picture.elapsed_s - self._shown_s >= self.every_s:
             self._shown_s = picture.elapsed_s
             self._write(picture.line())
 

@@ -87,8 +87,6 @@ class Map:
     elapsed_s: float = 0.0
     flushed: int = 0
 
-    every_s: float = 2.0
-
     def line(self) -> str:
         parts = [f"{self.elapsed_s:5.1f} s", f"flushed {self.flushed:,}"]
         for site in self.sites:
@@ -145,6 +143,7 @@ class Story:
 
     def __init__(self, folder: str, seconds: float, view: View) -> None:
         self._folder, self._seconds, self._view = folder, seconds, view
+        view.every_s = 2.0
         self._path = os.path.join(folder, "world.toml")
         with open(self._path, "w", encoding="utf-8") as file:
             file.write(_WORLD)
