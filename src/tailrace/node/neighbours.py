@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from ..coordination import Coordination
 from ..copytree.routing import Conditions, refuges
@@ -82,13 +83,14 @@ class Neighbours:
 
     def _run(self) -> None:
         seen, store = -1, None
+        known: dict[str, tuple[int, Any]] = {}
         while not self._closed.is_set():
             with suppress(TailraceError):  # the store is away, or makes no sense: what was known stays known
                 if store is None:
                     store = self._open_store()
                 now = store.range(_NOTHING).revision
                 if now != seen:
-                    self.state, seen = load(store), now
+                    self.state, seen = load(store, known), now
             self._closed.wait(_LOOK_S)
         if store is not None:
             store.close()
@@ -123,10 +125,11 @@ class Moving:
     def clusters(self) -> dict[str, str]:
         return {stream: lodging.cluster for stream, lodging in self._lodgings.items()}
 
-    def due(self, positions: dict[Place, int]) -> dict[Place, ShardTail]:
+    def is_due(self) -> bool:
+        return self._neighbours.state is not None and self._clock.monotonic_s() >= self._check_s
+
+    def look(self, positions: dict[Place, int]) -> dict[Place, ShardTail]:
         now_s = self._clock.monotonic_s()
-        if now_s < self._check_s or self._neighbours.state is None:
-            return {}
         self._check_s = now_s + _CHECK_S
         tails: dict[Place, ShardTail] = {}
         for stream, lodging in self._lodgings.items():

@@ -201,7 +201,7 @@ class Consumer:
         return self._kept is not None
 
     def _read(self) -> Batch | None:
-        if self._moves is not None:
+        if self._moves is not None and self._moves.is_due():
             self._move(self._moves)
         if self._board is not None:
             if self._waiter is not None:
@@ -228,8 +228,7 @@ class Consumer:
         return None
 
     def _move(self, moves: Moves) -> None:
-        due = moves.due({place: tail.position for place, tail in self._tails.items()})
-        for place, tail in due.items():
+        for place, tail in moves.look({place: tail.position for place, tail in self._tails.items()}).items():
             self._tails[place].close()
             self._tails[place] = tail
 

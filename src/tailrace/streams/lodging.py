@@ -80,8 +80,12 @@ class Moves(Protocol):
         """Whether some stream is read elsewhere: then no hint at home tells of its news."""
         ...
 
-    def due(self, positions: dict[Place, int]) -> dict[Place, ShardTail]:
-        """Tails to take the place of those there are, at the same positions. Costs nothing most of the time."""
+    def is_due(self) -> bool:
+        """Whether it is time to look again. Asked before every read, so it costs next to nothing."""
+        ...
+
+    def look(self, positions: dict[Place, int]) -> dict[Place, ShardTail]:
+        """Tails to take the place of those there are, at the same positions; most of the time none."""
         ...
 
     def failed(self, place: Place, problem: FileProblem) -> bool:

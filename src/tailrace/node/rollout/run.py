@@ -20,7 +20,7 @@ from ..process_registry import ask_to_restart, processes
 from .plan import Process, Progress, Ring, Rollout
 
 _LOCK = "rollout"
-_LEASE_S = 5.0
+_LEASE_S = 15.0
 _LOOK_S = 0.1
 
 
@@ -65,6 +65,7 @@ class RollingRestart:
                 f"no process of {', '.join(missing)} is known to run: start the world first; nothing was restarted"
             )
         self._rollout = Rollout(found, clusters, _rings(own_stores), self.before_us)
+        self._asked: set[str] = set()  # instances that have not ended yet
         self._usual = _complaints(load(store))  # what was wrong before is not our doing, and we do not wait for it
 
     @property
@@ -73,28 +74,47 @@ class RollingRestart:
 
     def run(self, tell: Callable[[Restarting], None], stopping: threading.Event) -> Progress:
         """Until all is done. RolloutStopped: nothing came forward for the deadline, or it was told to stop."""
-        lease = self._store.lease(_LEASE_S)
+        lease = self._acquire()
+        if lease is None:
+            raise ConfigError("another rollout of this world is under way: wait for its end; nothing was restarted")
+        self._lease = lease
         try:
-            made = put_if_absent(self._store, _LOCK, f"since {self.before_us}".encode(), lease=lease.id)
-            if not made.succeeded:
-                raise ConfigError("another rollout of this world is under way: wait for its end; nothing was restarted")
-            return self._run(lease, tell, stopping)
+            return self._run(tell, stopping)
         finally:
             with suppress(TailraceError):
-                lease.revoke()
+                self._lease.revoke()
 
-    def _run(self, lease: Lease, tell: Callable[[Restarting], None], stopping: threading.Event) -> Progress:
+    def _acquire(self) -> Lease | None:
+        lease = self._store.lease(_LEASE_S)
+        made = put_if_absent(self._store, _LOCK, f"since {self.before_us}".encode(), lease=lease.id)
+        if made.succeeded:
+            return lease
+        lease.revoke()
+        return None
+
+    def _keep(self) -> None:
+        """If we were silent for too long what we asked for is gone with our lease: ask again, unless there is another
+        rollout by now."""
+        try:
+            self._lease.keep_alive()
+        except LeaseExpired:
+            if (lease := self._acquire()) is None:
+                raise self._stopped("it was silent for too long, and another one has begun") from None
+            self._lease = lease
+            for instance in self._asked:
+                ask_to_restart(self._store, instance, lease)
+
+    def _run(self, tell: Callable[[Restarting], None], stopping: threading.Event) -> Progress:
         shown: Progress | None = None
         moved_s = self._clock.monotonic_s()
         while True:
-            try:
-                lease.keep_alive()
-            except LeaseExpired:
-                raise self._stopped("it was silent for too long, and another one may have begun") from None
+            self._keep()
             seen = [one.process for one in processes(self._store)]
             orders = self._rollout.look(seen, _complaints(load(self._store)) - self._usual)
             for process in orders:
-                ask_to_restart(self._store, process.instance, lease)
+                ask_to_restart(self._store, process.instance, self._lease)
+            self._asked = {one.instance for one in seen if one.instance in self._asked}
+            self._asked |= {one.instance for one in orders}
             progress = self._rollout.progress
             if progress != shown:
                 tell(Restarting(tuple(orders), progress))
