@@ -105,22 +105,32 @@ class Consumer:
                 return
 
     def _wait_for_news(self, timeout_s: float) -> None:
-        """Until a hint says that there may be more; without hints, for a moment."""
-        at_home = self._moves is None or not self._moves.away
-        if at_home and self._waiter is not None and self._board is not None and (sleep_s := self._board.sleep_s_max()):
-            now_s = self._clock.monotonic_s()
-            if self._quiet_since_s is None:
-                self._quiet_since_s = now_s
-            if self._moves is not None:
-                sleep_s = min(sleep_s, _MOVING_S)
-            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else sleep_s, timeout_s)
+        """Until somebody says that there may be more; where nobody does, for a moment."""
+        if self._moves is not None and self._moves.away:
+            self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+            return
+        if self._moves is not None:
+            timeout_s = min(timeout_s, _MOVING_S)
+        now_s = self._clock.monotonic_s()
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        unsettled = now_s < self._quiet_since_s + _UNSETTLED_S
+        news = self._sleep(min(timeout_s, DELAY_S / 2) if unsettled else timeout_s)
+        if news:
+            self._quiet_since_s = None
+        elif news is None:
+            self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+
+    def _sleep(self, timeout_s: float) -> bool | None:
+        """On this host's hints where producers raise them, else on what the lengths cache says, wherever it is. Whether
+        there was news within the time; None: there is nothing to sleep on."""
+        if self._board is None or not isinstance(self._clock, SystemClock):
+            return None
+        if self._waiter is not None and (longest_s := self._board.sleep_s_max()):
             with suppress(OSError):  # this kernel has no such wait
-                self._waiter.wait(wait_s)
-                if self._clock.monotonic_s() < now_s + wait_s:
-                    self._quiet_since_s = None
-                return
+                return self._waiter.wait_for(min(timeout_s, longest_s))
             self._waiter = None
-        self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+        return self._board.wait(timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
@@ -166,12 +176,7 @@ class Consumer:
         """Right after a batch that was all there is a look would find nothing: so wait for the next hint, and take what
         it announces, by the shortest way. Whoever slept finds little of itself in the processor's cache, and there may
         be hundreds who wake at the same moment. None: nothing came for a while, or the long way must tell."""
-        if self._waiter is None or self._limit is not None or self._board is None or not self._board.sleep_s_max():
-            return None
-        try:
-            if not self._waiter.wait_for(min(timeout_s, DELAY_S / 2)):
-                return None
-        except OSError:  # this kernel has no such wait
+        if self._limit is not None or not self._sleep(min(timeout_s, DELAY_S / 2)):
             return None
         (tail,) = self._tails.values()
         with self._reading:
@@ -282,6 +287,8 @@ class Consumer:
         self._stop.set()
         if (waiter := self._waiter) is not None:
             waiter.stop()
+        if self._board is not None:
+            self._board.stop()
         if self._reading.acquire(blocking=False):  # else whoever reads closes the files when it is done
             try:
                 for tail in self._tails.values():

@@ -21,8 +21,8 @@ from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
 
-# Of the newest bytes of a cached stream, what stays in the page cache as well. What lies before is in the cache already,
-# and the memory it gives back is what the next bytes are written to: fresh memory is dear, above all in virtual machines.
+# Of the newest bytes of a cached stream, what stays in the page cache as well. What lies before is in the cache, and
+# the memory it gives back is what the next bytes are written to: fresh memory is dear, above all in virtual machines.
 _WARM_BYTES = 16 << 20
 
 

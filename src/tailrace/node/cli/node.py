@@ -57,7 +57,10 @@ def node(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Take calls from other hosts here. Port 0: any.", show_default=False
+            "--listen",
+            metavar="HOST:PORT",
+            help="Take calls from other hosts here; for each further backend at the next port. Port 0: any.",
+            show_default=False,
         ),
     ] = None,
     advertise: Annotated[
@@ -69,7 +72,10 @@ def node(
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="HOST:PORT", help="Serve reads to other hosts here. Port 0: any.", show_default=False
+            "--engine",
+            metavar="HOST:PORT",
+            help="Serve reads to other hosts here; for each further backend at the next port. Port 0: any.",
+            show_default=False,
         ),
     ] = None,
     certificate: Annotated[
