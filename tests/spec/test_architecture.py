@@ -113,7 +113,8 @@ DOORS = {
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
-    "Finding Layers Monitor NearChunks NearLengths NearWatch OnChange Output PERCENTILES Producer Quick Shadow "
+    "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
+    "Patience Producer Quick Shadow "
     "ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
     "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
     "read_arrow read_range verify_shard",

@@ -128,6 +128,8 @@ class Caches:
         """Serve the backends that nobody serves. Who holds a backend's folder serves it, whatever the registry says."""
         registry = self._registry(name)
         standing = registry.standing()
+        if not standing.record.config.embedded:
+            return  # its servers come back by themselves, and must find their places free
         for index in range(standing.record.config.backends):
             entered = standing.backends.get(index)
             if entered is None or entered.host == self._host:  # a dead process may look alive until it is waited for
@@ -135,6 +137,11 @@ class Caches:
 
     def standing(self, name: str) -> Standing:
         return self._registry(name).standing()
+
+    def serving(self) -> dict[tuple[str, int], bool]:
+        """The backends in this process, and of each whether it has all that it should."""
+        with self._serving:
+            return {key: one.backend.whole for key, one in self._served.items() if not one.backend.stopped}
 
     def serve_all(self, names: Sequence[str], backends: Sequence[int] | None, doors: Doors) -> list[tuple[str, Served]]:
         """Whatever of these nobody serves yet. The first takes the ports of `doors`, the others those that follow."""

@@ -8,6 +8,7 @@ from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
 from .layers import Layers, Quick, Source, Watch
+from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
 from .near import NearChunks, NearLengths, NearWatch
 from .producer import Producer
@@ -37,12 +38,16 @@ __all__ = [
     "FileRange",
     "Finding",
     "Layers",
+    "Lodging",
     "Monitor",
+    "Moves",
     "NearChunks",
     "NearLengths",
     "NearWatch",
     "OnChange",
+    "Outlook",
     "Output",
+    "Patience",
     "Producer",
     "Quick",
     "Shadow",
