@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import TlsConfig
 from ..coordination import Coordination
-from ..copytree import Reader, ReaderLink, Route, Scheduler, Writer, score
+from ..copytree import FilesCheck, Reader, ReaderLink, Route, Scheduler, Writer, score
 from ..copytree.router import Router, RouterConfig
 from ..copytree.world_record import load
 from ..env import Clock, SystemClock
@@ -107,6 +107,7 @@ class ClusterNode:
             [own, *([listen] if listen else [])],
             writer=self.writer,
             scheduler=self.scheduler,
+            checker=FilesCheck(self._place.files),
             tls=self._tls,
             admit=self._check_names,
         )
