@@ -5,8 +5,8 @@ Only what both have is compared; what a copy lacks at its end it is behind by, w
 differs, hashes of smaller blocks lead to its first byte that does. What retention takes away meanwhile does not count.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,8 +20,12 @@ from .settings import read_settings
 
 BLOCK_BYTES = 1 << 20
 _AT_ONCE_BYTES = 16 << 20  # of one question
+_QUESTIONS_MAX = 32  # on their way: clusters may be far
 _FINER = 64  # a block that differs is looked at in so many smaller ones
 _LOOKS_MAX = 3  # at what is there: retention may take what was just listed
+
+
+_Questions = dict[str, Future[bytes]]
 
 
 class FilesCheck:
@@ -115,7 +119,7 @@ class Comparison:
     ) -> None:
         self._stream, self._source, self._copies = stream, source, dict(copies)
         self._on_progress = on_progress
-        self._pool = ThreadPoolExecutor(len(self._copies) + 1, thread_name_prefix="tailrace compare")
+        self._pool = ThreadPoolExecutor(_QUESTIONS_MAX, thread_name_prefix="tailrace compare")
 
     def run(self) -> Compared:
         with self._pool:
@@ -154,9 +158,12 @@ class _Shard:
         for cluster, holding in holdings.items():
             self._found.compared_bytes[cluster] = 0
             self._judge(cluster, mine, holding)
-        for held in mine.held:
-            for track in TRACKS:
-                self._compare(held, track)
+        runs = [run for held in mine.held for track in TRACKS for run in self._runs(held, track)]
+        ahead = max(1, _QUESTIONS_MAX // (len(self._open) + 1))
+        for first in range(0, len(runs), ahead):
+            asked_now = [(blocks, self._asked(blocks, clusters)) for blocks, clusters in runs[first : first + ahead]]
+            for blocks, questions in asked_now:
+                self._compare(blocks, questions)
         return self._found
 
     # ---- what is there
@@ -194,48 +201,57 @@ class _Shard:
 
     # ---- bytes
 
-    def _compare(self, held: Held, track: Track) -> None:
+    def _runs(self, held: Held, track: Track) -> list[tuple[Blocks, list[str]]]:
+        """What is to be asked about a file, and whom. Copies that go less far are asked for less."""
         sizes = {
             cluster: next((one.length(track) for one in holding.held if one.segment == held.segment), 0)
             for cluster, holding in self._open.items()
         }
+        runs = []
         for start in range(0, max(sizes.values(), default=0), _AT_ONCE_BYTES):
-            cuts: dict[int, list[str]] = {}  # clusters by how far they go
-            for cluster in self._open:
-                if sizes[cluster] > start:
-                    cuts.setdefault(min(sizes[cluster], start + _AT_ONCE_BYTES), []).append(cluster)
+            cuts: dict[int, list[str]] = {}
+            for cluster, size in sizes.items():
+                if size > start:
+                    cuts.setdefault(min(size, start + _AT_ONCE_BYTES), []).append(cluster)
             for end, clusters in cuts.items():
-                self._compare_run(held.segment, track, start, end, clusters)
+                blocks = Blocks(
+                    stream=self._stream,
+                    shard=self._shard,
+                    segment=held.segment,
+                    track=track,
+                    offset=start,
+                    size=end - start,
+                    block_bytes=BLOCK_BYTES,
+                )
+                runs.append((blocks, clusters))
+        return runs
 
-    def _compare_run(self, segment: Segment, track: Track, start: int, end: int, clusters: Sequence[str]) -> None:
-        blocks = Blocks(
-            stream=self._stream,
-            shard=self._shard,
-            segment=segment,
-            track=track,
-            offset=start,
-            size=end - start,
-            block_bytes=BLOCK_BYTES,
-        )
-        mine, theirs = self._ask(blocks, clusters)
-        self._on_progress(end - start)
-        for cluster, hashes in theirs.items():
-            if hashes == mine and len(mine) == blocks.count * BLOCK_HASH_BYTES:
-                self._found.compared_bytes[cluster] += end - start
-            else:
-                self._narrow(cluster, blocks, mine, hashes)
+    def _asked(self, blocks: Blocks, clusters: Iterable[str]) -> _Questions:
+        sides = {"": self._source} | {cluster: self._copies[cluster] for cluster in clusters if cluster in self._open}
+        return {cluster: self._pool.submit(side.hashes, blocks) for cluster, side in sides.items()}
 
-    def _ask(self, blocks: Blocks, clusters: Iterable[str]) -> tuple[bytes, dict[str, bytes]]:
-        asked = {cluster: self._pool.submit(self._copies[cluster].hashes, blocks) for cluster in clusters}
-        mine = self._source.hashes(blocks)
-        theirs = {}
-        for cluster, future in asked.items():
+    def _answers(self, questions: _Questions) -> dict[str, bytes]:
+        """Of those who answered; the source is "", and must."""
+        answers = {"": questions[""].result()}
+        for cluster, future in questions.items():
             try:
-                theirs[cluster] = future.result()
+                answers[cluster] = future.result()
             except TailraceError as problem:
                 self._found.problems[cluster] = problem
                 self._open.pop(cluster, None)
-        return mine, theirs
+        return answers
+
+    def _compare(self, blocks: Blocks, questions: _Questions) -> None:
+        answers = self._answers(questions)
+        mine = answers.pop("")
+        self._on_progress(blocks.size)
+        for cluster, hashes in answers.items():
+            if cluster not in self._open:
+                continue  # it differs before this already
+            if hashes == mine and len(mine) == blocks.count * BLOCK_HASH_BYTES:
+                self._found.compared_bytes[cluster] += blocks.size
+            else:
+                self._narrow(cluster, blocks, mine, hashes)
 
     def _narrow(self, cluster: str, blocks: Blocks, mine: bytes, theirs: bytes) -> None:
         """The first byte that differs, by hashes of smaller and smaller blocks."""
@@ -255,10 +271,10 @@ class _Shard:
             if size <= 0:  # equal now: it was being made good, or the disk had a bad moment
                 return
             blocks = replace(blocks, offset=offset, size=size, block_bytes=max(1, blocks.block_bytes // _FINER))
-            mine, answers = self._ask(blocks, [cluster])
+            answers = self._answers(self._asked(blocks, [cluster]))
             if cluster not in answers:
                 return
-            theirs = answers[cluster]
+            mine, theirs = answers[""], answers[cluster]
 
     def _is_retired(self, cluster: str, segment: Segment) -> bool:
         """Whether one side has let go of it meanwhile, as old as it is."""

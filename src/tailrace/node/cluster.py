@@ -1,4 +1,4 @@
-"""One process of a cluster: as reader, writer and scheduler of the copy tree, or several of these.
+"""One process of a cluster: as reader, writer, scheduler and monitor of the copy tree, or several of these.
 
 It finds the others in the world's store. On one machine they talk by sockets in the cluster's folder of shared memory;
 between machines by the address that each is given.
@@ -25,10 +25,11 @@ from ..wire import Opening, Operation
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
 from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, unreachable
+from .hop_monitor import ClusterMonitor, ClusterTeller
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
 
-ROLES = ("reader", "writer", "scheduler")
+ROLES = ("reader", "writer", "scheduler", "monitor")
 LATE_S = 2.0  # a reader upstream that was silent for so long is stuck, or cut off
 _LOG = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ class ClusterNode:
                 undo.callback(self.reader.close)
                 link = ReaderLink(self.reader, self._clock, partial(self._addresses, cluster, "scheduler"), self._dial)
                 undo.callback(link.close)
+            if "monitor" in roles:
+                teller = ClusterTeller(store, cluster, self._clock)
+                undo.callback(teller.close)
+                undo.callback(ClusterMonitor(world, tell=teller.tell, clock=self._clock).close)
             self._undo = undo.pop_all()
 
     def close(self) -> None:

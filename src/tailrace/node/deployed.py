@@ -71,7 +71,8 @@ def process_plans(path: str, file: WorldFile, *, together: bool, debug: bool = F
     plans = []
     for cluster in file.world.clusters:
         sizes = cluster.sizes
-        counts = {"cache": sizes.cache, "writer": sizes.writer, "reader": sizes.reader, "scheduler": sizes.scheduler}
+        roles = ("cache", "writer", "reader", "scheduler", "monitor")
+        counts: dict[str, int] = {role: getattr(sizes, role) for role in roles}
         if together:
             plans.append(_plan(path, cluster.name, ",".join(role for role in counts if counts[role]), 0))
             continue
