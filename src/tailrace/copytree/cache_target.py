@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..env import Clock
 from ..errors import DeadlineExceeded, FileMissing, Superseded, TailraceError, WireRefused
-from ..files import Files, View
+from ..files import FileLength, Files, View
 from ..files.chunks import chunk_key, file_key
 from ..files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
 from ..model.message_file import TRACKS, Track
@@ -212,11 +212,16 @@ class CacheTarget:
         if place + 1 < len(self._local):
             return self._local[place + 1].base(track) - segment.base(track)
         try:
-            if (segment, track) not in self._views:
-                self._views[segment, track] = self._files.view(f"{self._folder}/{segment.name(track)}")
-            return self._views[segment, track].length().flushed_bytes
+            if track == "index" and (data := self._length(segment, "data")).flushed_bytes < data.readable_bytes:
+                return 0  # the machine went down: which entries have their data is not settled yet
+            return self._length(segment, track).flushed_bytes
         except FileMissing:
             return 0
+
+    def _length(self, segment: Segment, track: Track) -> FileLength:
+        if (segment, track) not in self._views:
+            self._views[segment, track] = self._files.view(f"{self._folder}/{segment.name(track)}")
+        return self._views[segment, track].length()
 
 
 def _with_segment(told: ShardLengths, fresh: SegmentLengths) -> ShardLengths:

@@ -10,7 +10,7 @@ No thread of its own; one thread at a time uses it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from ..errors import Fenced, FileMissing, FileProblem, Superseded, TailraceError, WireRefused
 from ..files import Appender, Claim, Files
@@ -45,10 +45,14 @@ class DurableTarget:
     def begin(self) -> Standing:
         """Shut out whoever copied to this shard before; where the copy stands."""
         self._claim = self._files.claim(self._folder)
-        segments = segments_of(self._files.list(self._folder))
-        if segments:
-            self._reopen(segments[-1])
-            self._settle(segments[:-1])
+        try:
+            with self._claim.hold():  # or a newer one could begin meanwhile, and we would cut what it has made
+                segments = segments_of(self._files.list(self._folder))
+                if segments:
+                    self._reopen(segments[-1])
+                    self._settle(segments[:-1])
+        except Fenced as fenced:
+            raise Superseded(f"{self._operation}: {fenced}") from None
         return self.standing
 
     @property
@@ -155,7 +159,8 @@ class DurableTarget:
                     "copy again to learn where it stands"
                 )
         if retired:
-            self._retire()
+            with self._held():
+                self._retire()
         begun = self._create(segment)
         previous, self._open, self._segment = self._open, begun, segment
         for appender in previous.values():  # complete, and its end is fixed by the new name
@@ -169,17 +174,23 @@ class DurableTarget:
         return all(self._length(track) >= later.base(track) - before.base(track) for track in TRACKS)
 
     def _create(self, segment: Segment) -> dict[Track, Appender]:
-        """A crash may have left one half of the pair."""
+        """A crash may have left one half of the pair. But if we are displaced, it is our successor's, and whole: so it
+        is taken only while nobody else can claim the folder."""
         assert self._claim is not None
-        there = set(self._files.list(self._folder))
         begun: dict[Track, Appender] = {}
+        with self._held():
+            there = set(self._files.list(self._folder))
+            for track in TRACKS:
+                if (name := segment.name(track)) in there:
+                    begun[track] = self._files.append(f"{self._folder}/{name}", at_most=0)
         for track in TRACKS:
-            name = segment.name(track)
-            if name in there:
-                begun[track] = self._files.append(f"{self._folder}/{name}", at_most=0)
-            else:
-                begun[track] = self._claim.create(name)
+            if track not in begun:
+                begun[track] = self._claim.create(segment.name(track))
         return begun
+
+    def _held(self) -> AbstractContextManager[None]:
+        assert self._claim is not None
+        return self._claim.hold()
 
     def _retire(self) -> None:
         for appender in self._open.values():
