@@ -111,7 +111,7 @@ DOORS = {
     "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
-    "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
+    "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
     "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
     "Patience Producer Quick Shadow "

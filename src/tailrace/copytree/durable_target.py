@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
 from ..errors import Fenced, FileMissing, FileProblem, Superseded, TailraceError, WireRefused
-from ..files import Appender, Claim, Files
+from ..files import WARM_BYTES, Appender, Claim, Files
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Piece, Standing
@@ -22,7 +22,8 @@ WINDOW_BYTES = 8 << 20
 
 
 class DurableTarget:
-    """`on_flushed` is called when more has become visible, `on_roll` when a new segment has begun."""
+    """`cached`: consumers here have the newest bytes from a cache. `on_flushed` is called when more has become visible,
+    `on_roll` when a new segment has begun."""
 
     def __init__(
         self,
@@ -30,13 +31,14 @@ class DurableTarget:
         opening: Opening,
         *,
         window_bytes: int = WINDOW_BYTES,
+        cached: bool = False,
         on_flushed: Callable[[], object] = lambda: None,
         on_roll: Callable[[], object] = lambda: None,
     ) -> None:
         operation = opening.operation
         self._files, self._operation, self._window_bytes = files, operation, window_bytes
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
-        self._on_flushed, self._on_roll = on_flushed, on_roll
+        self._cached, self._on_flushed, self._on_roll = cached, on_flushed, on_roll
         self._claim: Claim | None = None
         self._segment: Segment | None = None
         self._open: dict[Track, Appender] = {}
@@ -125,6 +127,8 @@ class DurableTarget:
             for piece in entries:
                 self._append(piece)
             self._open["index"].sync()
+        if self._cached:
+            self._open["data"].forget(self._length("data") - WARM_BYTES)
 
     def _reopen(self, segment: Segment) -> None:
         """What a machine that went down left behind its last word is not trusted: it comes again. The index goes first,
