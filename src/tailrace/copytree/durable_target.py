@@ -90,6 +90,7 @@ class DurableTarget:
                     else:
                         entries.append(piece)
             self._flush(entries)
+            self._forget(batches[-1].behind_bytes)
         except Fenced as fenced:
             raise Superseded(f"{self._operation}: {fenced}") from None
         self._taken_bytes += sum(batch.size for batch in batches)
@@ -127,7 +128,10 @@ class DurableTarget:
             for piece in entries:
                 self._append(piece)
             self._open["index"].sync()
-        if self._cached:
+
+    def _forget(self, behind_bytes: int) -> None:
+        """What a cache has besides, or what is so old that nobody here waits for it, need not stay in memory."""
+        if self._open and (self._cached or behind_bytes > WARM_BYTES):
             self._open["data"].forget(self._length("data") - WARM_BYTES)
 
     def _reopen(self, segment: Segment) -> None:
