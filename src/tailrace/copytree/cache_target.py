@@ -17,7 +17,7 @@ from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Standing
 from .cache_lock import CacheLock, Go, Stop, Write, lock_key
-from .chunk_writes import ChunkWrites, IndexNeeds
+from .chunk_writes import ChunkWrites, IndexNeeds, WriteChunk
 from .hot_bytes import Layers
 from .settings import StreamSettings
 
@@ -148,16 +148,11 @@ class CacheTarget:
     def _write(self) -> bool:
         """Write what may be written; whether a length has grown."""
         before = {(segment, track): writes.length for segment, track, writes in self._all()}
-        orders = {
-            chunk_key(
-                file_key(self._incarnation, self._shard, segment.name(track), writes.chunk_bytes), order.number
-            ): (
-                writes,
-                order,
-            )
-            for segment, track, writes in self._all()
-            for order in writes.due()
-        }
+        orders: dict[bytes, tuple[ChunkWrites, WriteChunk]] = {}
+        for segment, track, writes in self._all():
+            if due := writes.due():
+                file = file_key(self._incarnation, self._shard, segment.name(track), writes.chunk_bytes)
+                orders.update((chunk_key(file, order.number), (writes, order)) for order in due)
         if orders:
             # A failure ends the operation: the next one begins where the file stands then (A42).
             self._layers.data.set_many({key: order.content for key, (_, order) in orders.items()})
