@@ -11,7 +11,7 @@ SHARED_C = ["checksum", "hash", "cell_hash", "cell_probe", "cell_sum", "cell_vie
 CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", "cell_ghosts", "cell_index"]
 CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]
 ENGINE_C = [*SHARED_C, "cell_answer", "cell_engine", "cell_link", "cell_mutation", "cell_tickets"]
-CLIENT_C = [*SHARED_C, "cell_client", "cell_courier", "cell_link", "cell_mutation", "lengths", "records"]
+CLIENT_C = [*SHARED_C, "cell_client", "cell_courier", "cell_link", "cell_mutation", "cell_watch", "lengths", "records"]
 FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]

@@ -115,6 +115,7 @@ class ConsumerConfig:
     poll_s: float = 0.005  # how soon a waiting consumer looks again
     bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
     mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
+    moves: bool = True  # in a world of clusters: read in a near one while this one is ill
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -145,6 +146,7 @@ class CacheConfig:
     write_bytes_per_s: float | None = None  # … and from them. Reading never keeps writing waiting, whatever these are
     clients: tuple[str, ...] = ()  # who may use it, by a name in their certificate; empty: whoever has one we trust
     clock_error_s: float = 0.1  # the largest difference between two clocks; a restarted backend waits twice as long
+    embedded: bool = True  # whoever uses it serves backends that nobody does; false: `tailrace node` alone serves it
 
     def __post_init__(self) -> None:
         _check_types(self)

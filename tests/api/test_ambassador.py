@@ -82,6 +82,33 @@ def until_from(world: tailrace.World, source: Source, producer: tailrace.Produce
     wait_until(came, f"bytes from {source}")
 
 
+def test_a_consumer_abroad_is_woken_by_the_cache_itself(home: tailrace.World, tmp_path: Path) -> None:
+    """It would look by itself only after its patience is over."""
+    with (
+        home.producer("s", buffer_s=0.0) as producer,
+        on_host(tmp_path, "abroad") as abroad,
+        abroad.consumer("s", start="earliest", poll_s=1000.0) as consumer,
+    ):
+        take(consumer, send(producer, 3))
+        board = consumer._board
+        assert board is not None
+        wait_until(lambda: board.wait(0.0) is not None, "the cache to be watched")
+        for _ in range(20):
+            take(consumer, send(producer, 1))
+        ended = threading.Event()
+
+        def wait_for_ever() -> None:
+            for _ in consumer:
+                pass
+            ended.set()
+
+        thread = threading.Thread(target=wait_for_ever)
+        thread.start()
+        consumer.close()
+        thread.join()
+        assert ended.is_set()
+
+
 def test_consumers_abroad_find_the_ambassador_without_being_told(home: tailrace.World, tmp_path: Path) -> None:
     with (
         home.producer("s", buffer_s=0.0) as producer,

@@ -26,6 +26,7 @@ from tailrace.errors import (
     KeyExists,
     NameRefused,
     TailraceError,
+    Unreachable,
     ValueTooLarge,
 )
 from tailrace.files import PosixFiles
@@ -849,3 +850,52 @@ def test_no_time_is_enough_for_memory(world: tailrace.World) -> None:
         assert cache.get(b"k", deadline_s=0.0) == b"v"
         cache.set(b"k", b"w", deadline_s=0.0)
         assert cache.get(b"k") == b"w"
+
+
+def test_a_watch_tells_of_another_value_whoever_sets_it(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world, tailrace.open(tmp_path) as other:
+        cache = world.cache("c", mode="R=3.2", backends=3)
+        theirs = other.cache("c", serving=False)
+        keys = [b"key %d" % number for number in range(20)]
+        watch = theirs.watch(keys)
+        while watch.wait(0.05):  # the first answers
+            pass
+        for number, key in enumerate(keys):
+            (cache if number % 2 else theirs).set(key, b"%d" % number)
+            assert watch.wait(60.0), key
+            while watch.wait(0.02):
+                pass
+        watch.stop()
+        with pytest.raises(Closed):
+            watch.wait(60.0)
+
+
+def test_a_watch_of_a_cache_that_nobody_serves_says_so_and_goes_on_when_somebody_does(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as world:
+        world.create_cache("c")
+        watch = world.cache("c", serving=False).watch([b"key"])
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="watch 1 keys of the cache c"):
+                watch.wait(60.0)
+        with tailrace.open(tmp_path) as serving:
+            cache = serving.cache("c")
+            cache.set(b"key", b"1")
+
+            def watches() -> bool:
+                try:
+                    return watch.wait(60.0)
+                except Unreachable:
+                    return False
+
+            wait_until(watches, "the watch to find the cache")
+            cache.set(b"key", b"2")
+            assert watch.wait(60.0)
+
+
+def test_backends_of_one_process_have_ports_of_their_own() -> None:
+    doors = Doors(rpc=("10.0.0.7:7401",), engine="10.0.0.7:7451")
+    assert doors.further(0) == doors
+    assert doors.further(2) == Doors(rpc=("10.0.0.7:7403",), engine="10.0.0.7:7453")
+    assert Doors(engine="[::1]:7451").further(1) == Doors(engine="[::1]:7452")
+    for anywhere in (Doors(), Doors(rpc=("127.0.0.1:0",), engine="127.0.0.1:0")):
+        assert anywhere.further(2) == anywhere

@@ -1,17 +1,11 @@
 """A world of three clusters as processes of its own: whatever is killed, every cluster gets every byte, in order."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from test_layers_kills import STREAM, Following, Producing
+from up_world import Up
 
 import tailrace
 from conftest import wait_until
@@ -41,44 +35,9 @@ file_bytes = 300000
 """
 
 
-class Up:
-    """`tailrace up` in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "world.toml").write_text(WORLD)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace", "up", str(folder / "world.toml"), "--together", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.processes: dict[str, dict[str, Any]] = {}
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.processes = {one["name"]: one for one in json.loads(line)["processes"]}
-
-    def kill(self, name: str) -> None:
-        restarts, pid = self.processes[name]["restarts"], self.processes[name]["pid"]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(
-            lambda: self.processes[name]["restarts"] > restarts and self.processes[name]["state"] == "running",
-            f"{name} to be started again",
-        )
-
-    def close(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(60) == 0
-        self._thread.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    made = Up(tmp_path)
+    made = Up(tmp_path, WORLD, "--together")
     try:
         wait_until(lambda: len(made.processes) == 3, "the processes")
         yield made

@@ -16,10 +16,11 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_the_demo_kills_two_processes_and_finds_every_message() -> None:
-    code, out, err = run("demo", "--seconds", "8", "--json")
+    code, out, err = run("demo", "--chapter", "streams", "--seconds", "5", "--json")
     assert code == 0, out + err
-    outcome: dict[str, Any] = json.loads(out)
-    assert outcome["problems"] == []
+    told: dict[str, Any] = json.loads(out)
+    assert told["problems"] == []
+    outcome = told["chapters"]["streams"]
     assert outcome["flushed"] > 1000
     assert outcome["delivered"] == 3 * outcome["flushed"]
     assert outcome["messages_checked"] == outcome["flushed"]
@@ -28,8 +29,26 @@ def test_the_demo_kills_two_processes_and_finds_every_message() -> None:
     assert err.count("is back as pid") == 2
 
 
+def test_the_demo_of_clusters_loses_one_and_finds_every_byte_everywhere() -> None:
+    code, out, err = run("demo", "--chapter", "clusters", "--seconds", "3", "--json")
+    assert code == 0, out + err
+    outcome: dict[str, Any] = json.loads(out)["chapters"]["clusters"]
+    assert outcome["problems"] == []
+    assert outcome["delivered"] == 4 * outcome["flushed"] > 4000
+    assert outcome["bytes_compared"] > 100 * outcome["flushed"]
+    assert outcome["delays_ms"]["eu-north"][0] > 40 + 12  # an ocean and a sea
+    for words in ("eu-north gets messages again", "the consumer of eu-west reads in", "its consumer is home"):
+        assert words in err
+
+
+def test_a_chapter_that_is_not_there_is_refused() -> None:
+    code, _, err = run("demo", "--chapter", "ending")
+    assert code == 2
+    assert "--chapter ending: there are streams, clusters" in err
+
+
 def test_the_demo_without_a_terminal_ends_with_a_verdict() -> None:
-    code, out, err = run("demo", "--seconds", "4")
+    code, out, err = run("demo", "--chapter", "streams", "--seconds", "2")
     assert code == 0, out + err
     assert out.rstrip().endswith("VERDICT: every flushed message reached every consumer, in order, none missing.")
 

@@ -113,9 +113,10 @@ DOORS = {
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
-    "Finding Layers Monitor NearChunks NearLengths OnChange Output PERCENTILES Producer Quick Shadow ShardLog "
-    "ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View "
-    "arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
+    "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
+    "Patience Producer Quick Shadow "
+    "ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
+    "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
     "read_arrow read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "BLOCK_HASH_BYTES Blocks CheckPeer CheckService HASHED_BYTES_MAX HASHES_MAX Held Holding "
@@ -126,7 +127,7 @@ DOORS = {
     "Storage TICKET_BYTES TouchReply TxnReply Version WatchEvent WatchPart WorkCall WorkService "
     "serve serve_copies",
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
-    "Version Ways",
+    "Version Watch Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
     "tailrace.copytree": "CacheSource CacheTarget Compared Comparison Difference DurableSource "
     "DurableTarget FilesCheck Reader ReaderLink Route Router "

@@ -6,6 +6,7 @@ from .client import Cache
 from .peer import Peer
 from .registry import BackendRecord, CacheRecord, Changes, Registry, Standing, Tenure
 from .versions import Version
+from .watch import Watch
 from .ways import Ways
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Standing",
     "Tenure",
     "Version",
+    "Watch",
     "Ways",
 ]

@@ -34,6 +34,7 @@ from .lookup import Found, decide
 from .mutations import Post
 from .tally import Tally, Verdict
 from .versions import NOTHING, HybridClock, Version, Versions
+from .watch import Watch
 from .ways import Reading, Ways
 
 _STALE_RETRIES = 8
@@ -146,6 +147,10 @@ class Cache:
             )
         finally:
             self._ways.give(reading)
+
+    def watch(self, keys: Sequence[bytes], *, skip: tuple[int, int] = (0, 0)) -> Watch:
+        """What to sleep on until one of the keys has another value. Bytes `skip[0]` to `skip[1]` of it do not count."""
+        return Watch(self._ways, keys, skip, self._clock)
 
     def follow(
         self, data: "Cache", follower: Follower, entry: int, start: int, bytes_max: int

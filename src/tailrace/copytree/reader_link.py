@@ -4,6 +4,7 @@ Each scheduler sees to a share of the operations, and what several order is put 
 its last word: its operations go on until another scheduler speaks of them.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 REPORT_S = 0.5
 RETRY_S, RETRY_S_MAX = 0.02, 1.0
 _LOOK_S = 0.5
+_LOG = logging.getLogger(__name__)
 
 
 class ReaderLink:
@@ -44,6 +46,12 @@ class ReaderLink:
         self._thread.join(5.0)
         for line in list(self._lines.values()):
             line.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether every scheduler that is known has told us what to do."""
+        lines = list(self._lines.values())
+        return bool(lines) and all(line.connected for line in lines)
 
     def ordered(self, scheduler: str, orders: Sequence[Order]) -> None:
         with self._lock:
@@ -74,6 +82,7 @@ class _Line:
     def __init__(self, link: ReaderLink, address: str, connect: "Callable[[str], CopyPeer]") -> None:
         self._link, self._address, self._connect = link, address, connect
         self.connected = False
+        self.problem = ""
         self._closed = threading.Event()
         self._over = threading.Event()
         self._peer: CopyPeer | None = None
@@ -94,10 +103,12 @@ class _Line:
             self._over = threading.Event()
             try:
                 for orders in self._peer.work(self._reports(self._over)):
-                    self.connected, pause_s = True, RETRY_S
+                    self.connected, self.problem, pause_s = True, "", RETRY_S
                     self._link.ordered(self._address, orders.orders)
-            except TailraceError:
-                pass  # it is away: what runs goes on
+            except TailraceError as problem:  # it is away: what runs goes on
+                if not self._closed.is_set() and (said := str(problem)) != self.problem:
+                    self.problem = said
+                    _LOG.warning("a scheduler cannot be reached: %s", problem)
             finally:
                 self.connected = False
                 self._over.set()

@@ -72,6 +72,7 @@ class Scheduler:
         self._nudged = threading.Event()
         self._wait = wait or self._wait_for_nudge
         self.problem = ""
+        self._begun_s = clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name="tailrace scheduler", daemon=True)
         self._thread.start()
 
@@ -110,6 +111,11 @@ class Scheduler:
     def waiting(self) -> int:
         with self._lock:
             return self._schedule.waiting
+
+    @property
+    def gathered(self) -> bool:
+        """Whether it has heard what readers run already, and gives orders."""
+        return self._clock.monotonic_s() >= self._begun_s + GATHER_S
 
     def close(self) -> None:
         """Readers go on with what they run."""
@@ -155,7 +161,6 @@ class Scheduler:
             line.end()
 
     def _run(self) -> None:
-        begun_s = self._clock.monotonic_s()
         while not self._closed.is_set():
             self._nudged.clear()
             try:
@@ -166,8 +171,7 @@ class Scheduler:
                 wanted = None
             with self._lock:
                 self._handle(Tick() if wanted is None else Wanted(wanted))
-            gathering = self._clock.monotonic_s() < begun_s + GATHER_S
-            self._wait(GATHER_S / 3 if gathering else LOOK_S)
+            self._wait(LOOK_S if self.gathered else GATHER_S / 3)
 
     def _handle(self, event: Event) -> None:
         for tell in self._schedule.handle(event, self._clock.monotonic_s()):

@@ -76,8 +76,9 @@ class WorldState:
         ]
 
 
-def load(store: Coordination) -> WorldState:
-    return _state_of({entry.key: entry for entry in store.range(PREFIX).entries})
+def load(store: Coordination, known: dict[str, tuple[int, Any]] | None = None) -> WorldState:
+    """`known`: a dictionary of the caller's, empty at first; with it, what has not changed is not made again."""
+    return _state_of({entry.key: entry for entry in store.range(PREFIX).entries}, known)
 
 
 def change_map(

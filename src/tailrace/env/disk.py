@@ -58,6 +58,10 @@ class Disk(Protocol):
         """Return when the content and length of the file are on the disk."""
         ...
 
+    def forget(self, handle: int, begin: int, end: int) -> None:
+        """Nobody will soon read these bytes, which are synced: they need not stay in memory."""
+        ...
+
     def size(self, handle: int) -> int: ...
 
     def linked(self, handle: int) -> bool:
@@ -138,6 +142,9 @@ class SystemDisk:
 
     def sync(self, handle: int) -> None:
         os.fdatasync(handle)
+
+    def forget(self, handle: int, begin: int, end: int) -> None:
+        os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size

@@ -56,6 +56,11 @@ class Appender(Protocol):
         appender is of no more use: what the disk kept of the unflushed bytes is unknown."""
         ...
 
+    def forget(self, end: int) -> None:
+        """What lies before `end` is read from elsewhere: of what is flushed, nothing need stay in memory. Free to do
+        nothing."""
+        ...
+
     def seal(self) -> None:
         """Nothing more will come: sync, and let go. The file is then as long as its flushed length."""
         ...

@@ -21,6 +21,7 @@ VERSION = 2
 FILES_MAX = 4  # newest segments that are told; who is further behind reads the files
 _HEAD = struct.Struct("<4sBBHIqQ")
 _SUMMED = 12  # what lies behind the sum
+BEAT_AT = (8, 20)  # bytes that change with every beat, and say nothing of how far a shard goes: the sum, and the time
 _FILE = struct.Struct("<QQQIIQQQQ")
 _MAGIC = b"TRLN"
 

@@ -26,6 +26,7 @@ _FENCE = ".fence"
 _OWNER = ".owner.fence"
 _GONE = ".gone."
 _DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}")
+_FORGET_BYTES = 4 << 20  # at least this much in one call
 _READ_MAX = 64 << 20  # `read` is for small files
 
 
@@ -333,6 +334,7 @@ class PosixAppender:
         self._files, self._disk, self._path, self._handle, self._fence = files, files._disk, path, handle, fence
         self._record = record
         self._length = self._flushed = record.flushed_bytes
+        self._forgotten = 0  # bytes at the front that need not be in memory
         self._lock = Lock()
         self._sync_over = Condition(self._lock)
         self._syncing = False
@@ -399,6 +401,15 @@ class PosixAppender:
         except OSError as seen:
             return explain(seen, "flush", self._path)
         return None
+
+    def forget(self, end: int) -> None:
+        with self._lock:
+            begin, end = self._forgotten, min(end, self._flushed)
+            if self._closed or end < begin + _FORGET_BYTES:
+                return
+            self._forgotten = end
+            with suppress(OSError):  # then they stay
+                self._disk.forget(self._handle, begin, end)
 
     def seal(self) -> None:
         self.sync()

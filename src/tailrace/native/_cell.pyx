@@ -97,14 +97,24 @@ cdef extern from "cell_mutation.h" nogil:
     long long tr_frame_check(tr_slice frame, char *why)
     ctypedef int (*tr_apply)(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count,
                              tr_version *floor, char *why) noexcept
+    ctypedef struct tr_bell:
+        pass
+    ctypedef int (*tr_hang)(void *taker, tr_bell bell) noexcept
+    ctypedef void (*tr_take_down)(void *taker, const void *whose) noexcept
     ctypedef struct tr_mutator:
         tr_apply apply
+        tr_hang hang
+        tr_take_down take_down
         void *taker
 
 cdef extern from "cell_apply.h" nogil:
     ctypedef struct tr_gate:
-        tr_cell *cell
         uint64_t clock_error_us
+    void tr_gate_open(tr_gate *gate, tr_cell *cell, uint64_t clock_error_us)
+    void tr_gate_close(tr_gate *gate)
+    void tr_gate_ring(tr_gate *gate)
+    int tr_gate_hang(void *gate, tr_bell bell) noexcept
+    void tr_gate_take_down(void *gate, const void *whose) noexcept
     int tr_gate_apply(void *gate, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
                       char *why) noexcept
     void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes)
@@ -232,6 +242,8 @@ cdef class Cell:
     "arc", which weighs what came once against what came again. Threads may share a Cell.
     """
     cdef tr_cell *cell
+    cdef tr_gate gate
+    cdef tr_mutator taken
     cdef readonly object folder
 
     def __cinit__(self, folder, uint64_t reserve_bytes, uint64_t capacity_bytes, uint64_t buckets, str policy="lrm",
@@ -258,9 +270,13 @@ cdef class Cell:
         if error:
             self.cell = NULL
             _refuse(error, why, folder)
+        tr_gate_open(&self.gate, self.cell, 0)
+        self.taken.apply, self.taken.hang, self.taken.take_down = tr_gate_apply, tr_gate_hang, tr_gate_take_down
+        self.taken.taker = &self.gate
 
     def __dealloc__(self):
         if self.cell != NULL:
+            tr_gate_close(&self.gate)
             tr_cell_free(self.cell)
 
     def close(self, *, bint remove=False):
@@ -278,13 +294,10 @@ cdef class Cell:
 
     def mutator(self, uint64_t clock_error_us):
         """For an engine in this process, which applies frames of mutations without the interpreter."""
-        cdef _Gate gate = _Gate()
-        gate.cell = self
-        gate.gate.cell, gate.gate.clock_error_us = self.cell, clock_error_us
-        gate.mutator.apply, gate.mutator.taker = tr_gate_apply, &gate.gate
-        capsule = PyCapsule_New(&gate.mutator, "tailrace.mutator", _release_gate)
-        PyCapsule_SetContext(capsule, <void *> gate)
-        Py_INCREF(gate)
+        self.gate.clock_error_us = clock_error_us
+        capsule = PyCapsule_New(&self.taken, "tailrace.mutator", _release_cell)
+        PyCapsule_SetContext(capsule, <void *> self)
+        Py_INCREF(self)  # as long as anyone may use it
         return capsule
 
     def apply(self, frame, uint32_t now_s, uint64_t clock_max):
@@ -307,6 +320,7 @@ cdef class Cell:
         with nogil:
             tr_frame_apply(cell, slice, now_s, clock_max, at, &floor)
             tr_cell_unlock(cell)
+            tr_gate_ring(&self.gate)
         return outcomes, _as_tuple(floor)
 
     cdef _finish(self, int error):
@@ -369,6 +383,7 @@ cdef class Cell:
         if tr_cell_item_of(cell, asked, &item):
             outcome = tr_cell_erase(cell, item.key, given)
         tr_cell_unlock(cell)
+        tr_gate_ring(&self.gate)
         return _OUTCOMES[outcome]
 
     def fence(self, version):
@@ -395,6 +410,7 @@ cdef class Cell:
         with nogil:
             tr_frame_repair(cell, slice, at)
             tr_cell_unlock(cell)
+            tr_gate_ring(&self.gate)
         return outcomes
 
     cdef tr_cell *locked(self) except NULL:
@@ -413,6 +429,7 @@ cdef class Cell:
         cdef tr_cell *cell = self.locked()
         cdef int outcome = tr_cell_set(cell, key_held.slice, value_held.slice, given, expiry_s, now_s, expected)
         tr_cell_unlock(cell)
+        tr_gate_ring(&self.gate)
         return _OUTCOMES[outcome]
 
     def set(self, key, value, version, uint32_t expiry_s=0, uint32_t now_s=0):
@@ -429,6 +446,7 @@ cdef class Cell:
         cdef tr_cell *cell = self.locked()
         cdef int outcome = tr_cell_erase(cell, key_held.slice, given)
         tr_cell_unlock(cell)
+        tr_gate_ring(&self.gate)
         return _OUTCOMES[outcome]
 
     def get(self, key, uint32_t now_s):
@@ -584,15 +602,8 @@ cdef class Cell:
         }
 
 
-cdef class _Gate:
-    """What a mutator needs while anyone may use it: its cell is not freed before."""
-    cdef Cell cell
-    cdef tr_gate gate
-    cdef tr_mutator mutator
-
-
-cdef void _release_gate(object capsule) noexcept:
-    Py_DECREF(<_Gate> PyCapsule_GetContext(capsule))
+cdef void _release_cell(object capsule) noexcept:
+    Py_DECREF(<Cell> PyCapsule_GetContext(capsule))
 
 
 cdef class _Probes:

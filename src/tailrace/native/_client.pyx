@@ -146,6 +146,20 @@ cdef extern from "cell_link.h" nogil:
     int tr_link_connect(int *connected, tr_welcome *told, const char *host, uint16_t port, const uint8_t *ticket,
                         uint64_t deadline_ms, char *why)
 
+cdef extern from "cell_watch.h" nogil:
+    enum:
+        TR_WATCH_NEWS
+        TR_WATCH_INTERRUPTED
+        TR_WATCH_BROKEN
+    ctypedef struct tr_watch:
+        pass
+    int tr_watch_open(tr_watch **opened, const tr_slice *keys, const uint32_t *places, uint32_t count,
+                      uint64_t skip_begin, uint64_t skip_end)
+    void tr_watch_close(tr_watch *watch)
+    int tr_watch_attach(tr_watch *watch, uint32_t backend, tr_link *link)
+    int tr_watch_wait(tr_watch *watch, uint64_t timeout_ns)
+    void tr_watch_stop(tr_watch *watch)
+
 cdef extern from "cell_courier.h" nogil:
     ctypedef enum tr_parcel_state:
         TR_PARCEL_TAKEN, TR_PARCEL_WRONG, TR_PARCEL_SHUT, TR_PARCEL_MOVED, TR_PARCEL_UNSENT, TR_PARCEL_UNKNOWN
@@ -736,6 +750,78 @@ cdef class Follower:
         self.at_end = count == fresh and fresh < <uint64_t> _ENTRIES_MAX and \
             self.told.index_cached == self.told.index_durable
         return index, count, memoryview(window)[skip:skip + size]
+
+
+cdef class Watcher:
+    """Sleeps until one of these keys has another value, as the engine of the backend at its place tells. Bytes of values
+    from `skip[0]` to `skip[1]` do not count. Belongs to one thread at a time, but for `stop`."""
+    cdef tr_watch *watch
+    cdef bint busy
+
+    def __cinit__(self, list keys not None, list places not None, skip=(0, 0)):
+        cdef Py_ssize_t count = len(keys), i
+        cdef int error = 0
+        cdef uint64_t skip_begin = skip[0], skip_end = skip[1]
+        cdef tr_slice *slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
+        cdef uint32_t *where = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
+        try:
+            if slices == NULL or where == NULL:
+                raise MemoryError(f"no memory for {count} keys")
+            if not count or len(places) != count or skip_begin > skip_end:
+                raise ValueError(f"{count} keys at {len(places)} places, without bytes {skip_begin} to {skip_end}")
+            for i in range(count):
+                one = <bytes?> keys[i]
+                slices[i].at, slices[i].count = <const uint8_t *> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one)
+                where[i] = places[i]
+            error = tr_watch_open(&self.watch, slices, where, count, skip_begin, skip_end)
+            if error:
+                raise OSError(error, f"a watch of {count} keys: {os.strerror(error)}")
+        finally:
+            free(slices)
+            free(where)
+
+    def __dealloc__(self):
+        if self.watch != NULL:
+            tr_watch_close(self.watch)
+
+    def attach(self, uint32_t backend, str host not None, uint16_t port, bytes ticket not None, double deadline_s):
+        """Connect to the engine of a backend that has keys. Once for each, before the first wait."""
+        cdef char[TR_WHY_BYTES] why
+        cdef bytes name = host.encode()
+        cdef const char *name_at = name
+        cdef const uint8_t *ticket_at = <const uint8_t *> PyBytes_AS_STRING(ticket)
+        cdef uint64_t deadline_ms = <uint64_t> (max(deadline_s, 0.0) * 1000) + 1
+        cdef tr_link *link = NULL
+        cdef int error
+        if len(ticket) != TICKET_BYTES:
+            raise ValueError(f"a ticket of {len(ticket)} bytes; the backend gives {TICKET_BYTES}")
+        with nogil:
+            error = tr_link_open(&link, name_at, port, ticket_at, deadline_ms, why)
+        if error:
+            _refuse(error, why, f"{host}:{port}")
+        if tr_watch_attach(self.watch, backend, link):
+            raise ValueError(f"backend {backend}: no key of this watch is there")
+
+    def wait(self, double timeout_s):
+        """Whether there was news; False after the time, after a signal, and once stopped. The first answer counts as
+        news. ConnectionError: there will be none here any more."""
+        cdef int state
+        cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
+        if self.busy:
+            raise RuntimeError("another thread waits here; use a watch for each")
+        self.busy = True
+        try:
+            with nogil:
+                state = tr_watch_wait(self.watch, timeout_ns)
+        finally:
+            self.busy = False
+        if state == TR_WATCH_BROKEN:
+            raise ConnectionError("the engine is gone, or its cell has changed hands; watch anew")
+        return state == TR_WATCH_NEWS
+
+    def stop(self):
+        """Whoever waits returns, and nobody waits any more."""
+        tr_watch_stop(self.watch)
 
 
 cdef class Couriers:

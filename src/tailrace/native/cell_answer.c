@@ -18,8 +18,9 @@ int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_ma
     if (count < sizeof request) return 0;
     memcpy(&request, bytes, sizeof request);
     uint64_t item = tr_item_bytes(request.kind);
-    if (request.bytes < sizeof request || request.bytes > bytes_max || request.kind > TR_MUTATE) return -1;
-    if (request.zero || request.zero_too || (request.kind != TR_PING) != (request.items != 0)) return -1;
+    if (request.bytes < sizeof request || request.bytes > bytes_max || request.kind > TR_WAIT) return -1;
+    if (request.zero || (request.kind == TR_WAIT ? request.wait_ms > TR_WAIT_MS_MOST : request.wait_ms != 0)) return -1;
+    if ((request.kind != TR_PING) != (request.items != 0)) return -1;
     if (request.kind == TR_MUTATE ? request.items != 1 : request.bytes != sizeof request + item * request.items) return -1;
     return count < request.bytes ? 0 : (int64_t)request.bytes;
 }
@@ -166,10 +167,11 @@ static int goes_on(const part *part, size_t enough) {
 }
 
 static void find_group(part *part, finding *group, uint32_t count) {
-    const uint8_t *hashes = part->items + (size_t)part->next * sizeof(tr_key_hash);
-    for (uint32_t i = 0; i < count; i++) prefetch_bucket(part->source, hashes + i * sizeof(tr_key_hash));
+    const size_t item = tr_item_bytes(part->request.kind); /* a hash, and what else there may be behind it */
+    const uint8_t *hashes = part->items + part->next * item;
+    for (uint32_t i = 0; i < count; i++) prefetch_bucket(part->source, hashes + i * item);
     for (uint32_t i = 0; i < count; i++) {
-        memcpy(&group[i].hash, hashes + i * sizeof(tr_key_hash), sizeof(tr_key_hash));
+        memcpy(&group[i].hash, hashes + i * item, sizeof(tr_key_hash));
         group[i].sight = (tr_sight){0};
         look(part, &group[i]);
         if (group[i].state == TR_PROBE_FOUND && group[i].entry.size <= part->request.data_bytes_max)
@@ -254,6 +256,27 @@ static void mutate(part *part) {
     close_item(part, &item, sizeof item, item.data_bytes);
 }
 
+uint32_t tr_request_wait_ms(const uint8_t *bytes) {
+    tr_request request;
+    memcpy(&request, bytes, sizeof request);
+    return request.wait_ms;
+}
+
+int tr_request_is_due(tr_source *source, const uint8_t *bytes) {
+    tr_request request;
+    memcpy(&request, bytes, sizeof request);
+    for (uint32_t i = 0; i < request.items && same_hands(source, &request); i++) {
+        tr_awaited awaited;
+        tr_index_entry entry;
+        tr_sight sight = {0};
+        memcpy(&awaited, bytes + sizeof request + i * sizeof awaited, sizeof awaited);
+        const tr_probe_state state = find(source, awaited.hash, request.now_s, &entry, &sight);
+        const tr_version there = state == TR_PROBE_FOUND ? entry.version : (tr_version){0};
+        if (state == TR_PROBE_REVOKED || tr_version_compare(there, awaited.version)) return 1;
+    }
+    return !same_hands(source, &request);
+}
+
 int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next, tr_outbox *out, size_t enough) {
     part part = {.source = source, .items = request + sizeof(tr_request), .out = out, .begin = out->used,
                  .first = *next, .next = *next};
@@ -261,7 +284,7 @@ int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next,
     out->used += sizeof(tr_answer);
     if (!same_hands(source, &part.request)) tr_source_refresh(source); /* perhaps the link knows it before we do */
     if (same_hands(source, &part.request)) {
-        if (part.request.kind == TR_SCAN) scan(&part, enough);
+        if (part.request.kind == TR_SCAN || part.request.kind == TR_WAIT) scan(&part, enough);
         if (part.request.kind == TR_READ) read_ranges(&part, enough);
         if (part.request.kind == TR_MUTATE) mutate(&part);
         if (part.request.kind == TR_PING) tr_source_refresh(source);

@@ -35,6 +35,12 @@ typedef struct {
  * -1: it cannot be a request. */
 int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_max);
 
+/* For a whole request that waits: how long at most. 0: it does not wait. */
+uint32_t tr_request_wait_ms(const uint8_t *request);
+
+/* Whether what it waits for is there: a key has another version than the one that is known, or the cell changed hands. */
+int tr_request_is_due(tr_source *source, const uint8_t *request);
+
 /* Write one answer to a whole request, from item `*next` on, to an outbox with less than `enough` bytes and room for
  * TR_ANSWER_ROOM more than that. It ends with the item that makes it enough. True: the request is answered. */
 int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next, tr_outbox *out, size_t enough);

@@ -44,6 +44,40 @@ void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes) {
     for (const uint8_t *at = NULL; (at = tr_frame_next(frame, at)); outcomes++) *outcomes = (uint8_t)apply(cell, at, 0);
 }
 
+void tr_gate_open(tr_gate *gate, tr_cell *cell, uint64_t clock_error_us) {
+    *gate = (tr_gate){.cell = cell, .clock_error_us = clock_error_us, .hanging = PTHREAD_MUTEX_INITIALIZER};
+}
+
+void tr_gate_close(tr_gate *gate) { pthread_mutex_destroy(&gate->hanging); }
+
+void tr_gate_ring(tr_gate *gate) {
+    pthread_mutex_lock(&gate->hanging);
+    for (int i = 0; i < TR_BELLS_MAX; i++)
+        if (gate->bells[i].ring) gate->bells[i].ring(gate->bells[i].whose);
+    pthread_mutex_unlock(&gate->hanging);
+}
+
+int tr_gate_hang(void *taker, tr_bell bell) {
+    tr_gate *gate = taker;
+    int error = ENOSPC;
+    pthread_mutex_lock(&gate->hanging);
+    for (int i = 0; i < TR_BELLS_MAX && error; i++) {
+        if (gate->bells[i].ring) continue;
+        gate->bells[i] = bell;
+        error = 0;
+    }
+    pthread_mutex_unlock(&gate->hanging);
+    return error;
+}
+
+void tr_gate_take_down(void *taker, const void *whose) {
+    tr_gate *gate = taker;
+    pthread_mutex_lock(&gate->hanging);
+    for (int i = 0; i < TR_BELLS_MAX; i++)
+        if (gate->bells[i].whose == whose) gate->bells[i] = (tr_bell){0};
+    pthread_mutex_unlock(&gate->hanging);
+}
+
 int tr_gate_apply(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
                   char *why) {
     tr_gate *gate = taker;
@@ -60,6 +94,7 @@ int tr_gate_apply(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room,
     if (!tr_cell_lock(gate->cell)) return ESHUTDOWN;
     tr_frame_apply(gate->cell, frame, (uint32_t)now.tv_sec, now_us + gate->clock_error_us, outcomes, floor);
     tr_cell_unlock(gate->cell);
+    tr_gate_ring(gate);
     *count = (uint64_t)mutations;
     return 0;
 }

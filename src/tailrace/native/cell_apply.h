@@ -2,8 +2,12 @@
 #ifndef TAILRACE_CELL_APPLY_H
 #define TAILRACE_CELL_APPLY_H
 
+#include <pthread.h>
+
 #include "cell_mutation.h"
 #include "cell_store.h"
+
+enum { TR_BELLS_MAX = 4 }; /* engines of one backend */
 
 /* Apply a client's frame that was checked, in order. `outcomes` has a byte for each, a tr_outcome. Versions with a clock
  * above `clock_max` are refused: a client whose clock runs ahead would make keys unchangeable for everyone else. `floor`
@@ -18,9 +22,19 @@ void tr_frame_repair(tr_cell *cell, tr_slice frame, uint8_t *outcomes);
 typedef struct {
     tr_cell *cell;
     uint64_t clock_error_us;
+    pthread_mutex_t hanging;
+    tr_bell bells[TR_BELLS_MAX];
 } tr_gate;
 
+void tr_gate_open(tr_gate *gate, tr_cell *cell, uint64_t clock_error_us);
+void tr_gate_close(tr_gate *gate);
+
+/* What is applied elsewhere than here is told here. */
+void tr_gate_ring(tr_gate *gate);
+
 /* As tr_mutator's. */
+int tr_gate_hang(void *gate, tr_bell bell);
+void tr_gate_take_down(void *gate, const void *whose);
 int tr_gate_apply(void *gate, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
                   char *why);
 

@@ -352,7 +352,9 @@ static void send_scan(look *with, uint32_t b, int with_data) {
         key->sent |= (uint8_t)(1u << ((b + client->backends - key->home) % client->backends));
     }
     stash_values(client, b);
-    if (tr_link_scan(backend->link, client->asking, count, with->now_s, with_data ? client->data_bytes_max : 0))
+    /* Where one replica's word is enough its bytes are wanted, however many. */
+    const uint32_t data_bytes_max = !with_data ? 0 : with->need == 1 ? UINT32_MAX : client->data_bytes_max;
+    if (tr_link_scan(backend->link, client->asking, count, with->now_s, data_bytes_max))
         link_broke(client, b);
 }
 

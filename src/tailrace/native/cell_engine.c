@@ -40,6 +40,7 @@ typedef enum { READS, WRITES, KINDS } kind;
 typedef enum {
     GREETING, /* no ticket yet */
     QUIET,    /* nothing is held for it */
+    WAITING,  /* its request is answered when there is news; not ordered by time */
     HOLDING,  /* requests or answers wait for it */
     LEAVING,  /* it was told why, and may read that before we hang up */
     QUEUES,
@@ -59,6 +60,7 @@ struct connection {
     uint8_t *asked;
     size_t asked_at, asked_count;
     uint32_t next_item;
+    uint64_t until_ms; /* while it waits: for how long. 0: it does not */
     size_t quantum; /* of its next turn */
     /* An answer that the kernel did not take yet. */
     uint8_t *owed;
@@ -95,7 +97,8 @@ struct tr_engine {
     int listener, events, alarm; /* descriptors */
     pid_t process;
     pthread_t thread;
-    atomic_int stopping, revoking;
+    atomic_int stopping, revoking, mutated;
+    atomic_uint waiters;
     char host[HOST_BYTES];
     uint16_t port;
     /* of the thread alone */
@@ -103,6 +106,7 @@ struct tr_engine {
     int is_accepting;
     queue queues[QUEUES];
     line lines[KINDS];
+    uint64_t waited_ms; /* when the first of those who wait has waited enough */
     connection *gone;
     uint8_t *inbox; /* request_bytes_max */
     tr_outbox out;
@@ -146,7 +150,7 @@ static void move(tr_engine *engine, connection *connection, standing standing) {
 }
 
 static uint32_t serving(const tr_engine *engine) {
-    return engine->queues[QUIET].count + engine->queues[HOLDING].count;
+    return engine->queues[QUIET].count + engine->queues[WAITING].count + engine->queues[HOLDING].count;
 }
 
 static void make_ready(tr_engine *engine, connection *connection) {
@@ -233,9 +237,24 @@ static void drop_held(tr_engine *engine, connection *connection) {
     connection->ticket = TR_TICKET_NONE;
 }
 
+/* Who mutates elsewhere looks at the number of waiters behind the mutation: so it is raised before the look at what
+ * they wait for, and one of both notices. */
+static void begin_to_wait(tr_engine *engine, connection *connection, uint32_t wait_ms) {
+    connection->until_ms = engine->now_ms + wait_ms;
+    if (connection->until_ms < engine->waited_ms) engine->waited_ms = connection->until_ms;
+    atomic_fetch_add(&engine->waiters, 1);
+}
+
+static void end_waiting(tr_engine *engine, connection *connection) {
+    if (!connection->until_ms) return;
+    connection->until_ms = 0;
+    atomic_fetch_sub(&engine->waiters, 1);
+}
+
 /* Its memory stays until nothing that was taken from the kernel names it any more. */
 static void hang_up(tr_engine *engine, connection *connection) {
     if (connection->is_gone) return;
+    end_waiting(engine, connection);
     drop_held(engine, connection);
     leave_queue(engine, connection);
     close(connection->socket);
@@ -260,6 +279,7 @@ static void bury(tr_engine *engine) {
 /* No more from us. Hanging up on bytes that were not read would make the kernel drop what we said last, so they are
  * read until the peer hangs up, or its time is over. */
 static void part_with(tr_engine *engine, connection *connection) {
+    end_waiting(engine, connection);
     drop_held(engine, connection);
     shutdown(connection->socket, SHUT_WR);
     if (engine->queues[LEAVING].count >= LEAVING_MAX) hang_up(engine, engine->queues[LEAVING].oldest);
@@ -455,6 +475,16 @@ static void put_aside(tr_engine *engine, connection *connection, const uint8_t *
     }
 }
 
+/* Whether this request is to be answered later. */
+static int has_to_wait(tr_engine *engine, connection *connection, const uint8_t *request) {
+    const uint32_t wait_ms = tr_request_wait_ms(request);
+    if (!wait_ms || connection->next_item) return 0; /* one whose answer has begun */
+    if (!connection->until_ms) begin_to_wait(engine, connection, wait_ms);
+    if (engine->now_ms < connection->until_ms && !tr_request_is_due(&engine->source, request)) return 1;
+    end_waiting(engine, connection);
+    return 0;
+}
+
 /* One turn: about a quantum of answers, by one recv and one send at most, beside the rest of an earlier one. */
 static void serve(tr_engine *engine, connection *connection) {
     size_t at = 0, count;
@@ -463,13 +493,17 @@ static void serve(tr_engine *engine, connection *connection) {
     tr_outbox *out = &engine->out;
     int was_owed = connection->owed != NULL;
     const uint64_t mutated = engine->source.mutated;
+    if (connection->until_ms && connection->is_hung_up) { /* nobody is there to be told */
+        hang_up(engine, connection);
+        return;
+    }
     if (!settle(engine, connection)) return;
     const uint8_t *bytes = gather(engine, connection, &count);
     if (connection->is_gone) return;
     out->used = 0;
     while (at < count && out->used < connection->quantum) {
         size = tr_request_measure(bytes + at, count - at, engine->config.request_bytes_max);
-        if (size <= 0) break;
+        if (size <= 0 || has_to_wait(engine, connection, bytes + at)) break;
         const size_t enough = out->used + TR_ENGINE_PART;
         if (!tr_request_answer(&engine->source, bytes + at, &connection->next_item, out, enough)) continue;
         connection->next_item = 0;
@@ -489,17 +523,20 @@ static void serve(tr_engine *engine, connection *connection) {
     }
     /* Time begins anew when something was brought to an end, not with every byte: else a byte now and then would hold
      * memory for good. */
-    standing standing = connection->asked || connection->owed ? HOLDING : QUIET;
+    standing standing = connection->owed      ? HOLDING
+                        : connection->until_ms ? WAITING
+                        : connection->asked    ? HOLDING
+                                               : QUIET;
     if (standing != connection->standing || requests || out->used || was_owed) move(engine, connection, standing);
     int whole = connection->asked && tr_request_measure(connection->asked + connection->asked_at,
                                                         connection->asked_count - connection->asked_at,
                                                         engine->config.request_bytes_max);
-    if (!connection->owed && (whole || connection->is_readable)) make_ready(engine, connection);
+    if (standing != WAITING && !connection->owed && (whole || connection->is_readable)) make_ready(engine, connection);
 }
 
 static void take_turn(tr_engine *engine, connection *connection) {
     if (connection->standing == GREETING && connection->is_readable) greet(engine, connection);
-    if (!connection->is_gone && (connection->standing == QUIET || connection->standing == HOLDING))
+    if (!connection->is_gone && connection->standing >= QUIET && connection->standing <= HOLDING)
         serve(engine, connection);
     if (!connection->is_gone && connection->standing == LEAVING && connection->is_readable) {
         if (receive(engine, connection, engine->inbox, engine->config.request_bytes_max) > 0 && connection->is_readable)
@@ -571,10 +608,12 @@ static void accept_some(tr_engine *engine) {
 
 /* Hang up on those whose time is over. When the next one's time is, in milliseconds from now; -1: never. */
 static int keep_time(tr_engine *engine) {
-    const uint32_t times_ms[QUEUES] = {engine->config.hello_ms, engine->config.idle_ms, engine->config.stall_ms, LEAVE_MS};
-    uint64_t next_ms = UINT64_MAX;
+    const uint32_t times_ms[QUEUES] = {[GREETING] = engine->config.hello_ms, [QUIET] = engine->config.idle_ms,
+                                       [HOLDING] = engine->config.stall_ms, [LEAVING] = LEAVE_MS};
+    uint64_t next_ms = engine->queues[WAITING].oldest ? engine->waited_ms : UINT64_MAX;
     for (int i = 0; i < QUEUES; i++) {
         queue *queue = &engine->queues[i];
+        if (i == WAITING) continue;
         while (queue->oldest && engine->now_ms >= queue->oldest->since_ms + times_ms[i]) {
             if (i == QUIET) add(&engine->counts.idle, 1);
             if (i == HOLDING || i == GREETING) add(&engine->counts.stalled, 1);
@@ -601,6 +640,18 @@ static void end_revoked(tr_engine *engine) {
             younger = connection->younger;
             if (tr_tickets_revoked(&engine->tickets, connection->ticket)) hang_up(engine, connection);
         }
+    }
+}
+
+/* When something was mutated since they were looked at, or the first of them has waited enough. */
+static void look_at_waiting(tr_engine *engine) {
+    if (!atomic_exchange(&engine->mutated, 0) && engine->now_ms < engine->waited_ms) return;
+    engine->waited_ms = UINT64_MAX;
+    for (connection *each = engine->queues[WAITING].oldest; each; each = each->younger) {
+        if (engine->now_ms >= each->until_ms || tr_request_is_due(&engine->source, each->asked + each->asked_at))
+            make_ready(engine, each);
+        else if (each->until_ms < engine->waited_ms)
+            engine->waited_ms = each->until_ms;
     }
 }
 
@@ -662,12 +713,25 @@ static void *run(void *argument) {
         for (int i = 0; i < count; i++) note(engine, &events[i]);
         /* Whoever mutates has made somebody wait for it; readers of all sorts take what is left. */
         serve_line(engine, WRITES, UINT64_MAX);
+        look_at_waiting(engine);
         serve_line(engine, READS, TR_ENGINE_READS);
     }
     return NULL;
 }
 
 /* ---- start and stop */
+
+static void ring(tr_engine *engine) {
+    uint64_t one = 1;
+    while (write(engine->alarm, &one, sizeof one) < 0 && errno == EINTR) continue;
+}
+
+/* The cell was mutated, by whatever thread. */
+static void hear(void *whose) {
+    tr_engine *engine = whose;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load(&engine->waiters) && !atomic_exchange(&engine->mutated, 1)) ring(engine);
+}
 
 static int fail(char *why, const char *what, const tr_engine_config *config, int error) {
     snprintf(why, TR_WHY_BYTES, "%s for an engine on %.200s port %u", what, config->host, config->port);
@@ -794,8 +858,14 @@ int tr_engine_start(tr_engine **started, const tr_engine_config *config, char *w
     engine->listener = engine->alarm = engine->events = -1;
     engine->process = getpid();
     engine->now_ms = engine->source.now_ms = monotonic_ms();
+    engine->waited_ms = UINT64_MAX;
     int error = prepare(engine, why);
     if (!error && (error = start_thread(engine))) fail(why, "a thread", config, error);
+    if (!error && config->mutator.hang && (error = config->mutator.hang(config->mutator.taker, (tr_bell){hear, engine}))) {
+        fail(why, "a bell", config, error);
+        tr_engine_stop(engine);
+        return error;
+    }
     engine->config.folder = engine->config.host = NULL; /* the caller's, who may take them back now */
     if (error) {
         tear_down(engine);
@@ -803,11 +873,6 @@ int tr_engine_start(tr_engine **started, const tr_engine_config *config, char *w
     }
     *started = engine;
     return 0;
-}
-
-static void ring(tr_engine *engine) {
-    uint64_t one = 1;
-    while (write(engine->alarm, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
 void tr_engine_stop(tr_engine *engine) {
@@ -818,6 +883,7 @@ void tr_engine_stop(tr_engine *engine) {
         close(engine->events);
         return;
     }
+    if (engine->config.mutator.take_down) engine->config.mutator.take_down(engine->config.mutator.taker, engine);
     atomic_store(&engine->stopping, 1);
     ring(engine);
     pthread_join(engine->thread, NULL);

@@ -8,6 +8,7 @@
  *   behind it             requests and answers that wait for the peer take pending_bytes_max in all; when they would
  *                         take more, whoever has kept them waiting longest goes
  *   a turn                writes up to about TR_ENGINE_QUANTUM bytes, then the next connection has its turn
+ *   whoever waits         for another version of a key holds its request, and is asked about when something was mutated
  *   between two looks     at those who mutate, at most about TR_ENGINE_READS bytes go to those who read, however many
  *                         they are; and each of the two kinds may have a budget of bytes per second of its own
  */

@@ -8,19 +8,22 @@
  *             48           56        64         72        engine > link, once
  *             | generation | buckets | reserved |
  *
- *   request   0       4      6   8     16         24       32      36      40      44  48
- *             | bytes | kind | 0 | tag | instance | config | items | now_s | data# | 0 | item | item | …
+ *   request   0       4      6   8     16         24       32      36      40      44        48
+ *             | bytes | kind | 0 | tag | instance | config | items | now_s | data# | wait_ms | item | item | …
  *
  *     scan    0      16
  *             | hash |
  *     read    0        4      8            16       24     40
  *             | region | size | generation | offset | hash |
  *     mutate  one frame of mutations, docs/formats/mutations.md
+ *     wait    0      16        32
+ *             | hash | version |
  *
  *   answer    0       4      6        8     16         24       32           40        48         56      60      64
  *             | bytes | kind | status | tag | instance | config | generation | buckets | reserved | first | items | …
  *
- *     scanned 0       2   4       8         24       32     36       40
+ *     scanned, also the answer to a wait
+ *             0       2   4       8         24       32     36       40
  *             | state | 0 | data# | version | offset | size | expiry | data entry, zeros up to an 8th byte
  *     fetched 0        2   4       8
  *             | status | 0 | data# | bytes, zeros up to an 8th byte
@@ -45,6 +48,7 @@ enum {
     TR_TICKET_BYTES = 32,
     TR_REQUEST_BYTES_LEAST = 4096,  /* what an engine takes at least, and at most: told in the welcome */
     TR_REQUEST_BYTES_MOST = 1 << 20,
+    TR_WAIT_MS_MOST = 60000,
     TR_ANSWER_BYTES_MOST = 1 << 20, /* of one answer. A request with more to tell is answered by several */
 };
 
@@ -61,6 +65,7 @@ typedef enum {
     TR_SCAN = 1,
     TR_READ = 2,
     TR_MUTATE = 3, /* one item, as large as the request allows */
+    TR_WAIT = 4,   /* a scan that is answered when one of its keys has another version, or wait_ms later */
 } tr_frame_kind;
 
 typedef enum {
@@ -103,8 +108,13 @@ typedef struct {
     uint32_t bytes; /* of the whole frame */
     uint16_t kind, zero;
     uint64_t tag, instance, config_id;
-    uint32_t items, now_s, data_bytes_max, zero_too;
+    uint32_t items, now_s, data_bytes_max, wait_ms;
 } tr_request;
+
+typedef struct {
+    tr_key_hash hash;
+    tr_version version; /* that is known; zeros: none */
+} tr_awaited;
 
 typedef struct {
     uint32_t region, size;
@@ -141,6 +151,7 @@ typedef struct {
 _Static_assert(sizeof(tr_mutated) == 24, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_hello) == 48 && sizeof(tr_welcome) == 72, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_request) == 48 && offsetof(tr_request, items) == 32, "docs/formats/engine.md");
+_Static_assert(sizeof(tr_awaited) == 32, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_range) == 40 && offsetof(tr_range, hash) == 24, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_answer) == 64 && offsetof(tr_answer, first) == 56, "docs/formats/engine.md");
 _Static_assert(sizeof(tr_scanned) == 40 && offsetof(tr_scanned, offset) == 24, "docs/formats/engine.md");
@@ -148,7 +159,10 @@ _Static_assert(sizeof(tr_fetched) == 8, "docs/formats/engine.md");
 
 /* What one item takes in a request of this kind; a mutation's takes what is there. */
 static inline uint32_t tr_item_bytes(uint16_t kind) {
-    return kind == TR_SCAN ? sizeof(tr_key_hash) : kind == TR_READ ? sizeof(tr_range) : 0;
+    return kind == TR_SCAN   ? sizeof(tr_key_hash)
+           : kind == TR_READ ? sizeof(tr_range)
+           : kind == TR_WAIT ? sizeof(tr_awaited)
+                             : 0;
 }
 
 #endif

@@ -143,7 +143,7 @@ static int transmit(tr_link *link) {
 }
 
 static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t count, uint32_t now_s,
-                       uint32_t data_bytes_max) {
+                       uint32_t data_bytes_max, uint32_t wait_ms) {
     const size_t bytes = sizeof(tr_request) + (size_t)count * tr_item_bytes(kind);
     uint8_t *at = make_out_room(link, bytes);
     if (!at || grow(&link->questions_ring, (void **)&link->questions, sizeof *link->questions, 1) ||
@@ -152,6 +152,7 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
     tr_request request = {
         .bytes = (uint32_t)bytes, .kind = kind, .tag = ++link->tag, .instance = link->head.instance,
         .config_id = link->head.config_id, .items = count, .now_s = now_s, .data_bytes_max = data_bytes_max,
+        .wait_ms = wait_ms,
     };
     memcpy(at, &request, sizeof request);
     at += sizeof request;
@@ -160,6 +161,10 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
         link->probes[link->probes_ring.last++ & (link->probes_ring.room - 1)] = probe;
         if (kind == TR_SCAN) {
             memcpy(at, &probe->hash, sizeof probe->hash);
+            probe->state = TR_PROBE_NEW;
+        } else if (kind == TR_WAIT) {
+            tr_awaited awaited = {.hash = probe->hash, .version = probe->entry.version};
+            memcpy(at, &awaited, sizeof awaited);
             probe->state = TR_PROBE_NEW;
         } else {
             tr_range range = {.region = TR_REGION_DATA, .size = probe->entry.size, .generation = link->head.instance,
@@ -178,12 +183,13 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
     return 0;
 }
 
-static int ask(tr_link *link, uint16_t kind, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
+static int ask(tr_link *link, uint16_t kind, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
+               uint32_t wait_ms) {
     const size_t most = (link->request_bytes_max - sizeof(tr_request)) / tr_item_bytes(kind);
     if (link->probes_ring.last - link->probes_ring.first + count > TR_LINK_PENDING_MAX) return EAGAIN;
     for (size_t at = 0, part; at < count && !link->error; at += part) {
         part = count - at < most ? count - at : most;
-        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max);
+        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max, wait_ms);
     }
     /* Those that did not get as far as the ring are down like those in it. */
     for (size_t i = 0; link->error && i < count; i++) probes[i]->state = TR_PROBE_DOWN;
@@ -202,17 +208,23 @@ static void reuse_memory(tr_link *link) {
 
 int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
     if (!link->error) reuse_memory(link);
-    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max);
+    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max, 0);
+    return error ? error : transmit(link);
+}
+
+int tr_link_watch(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t wait_ms) {
+    if (!link->error) reuse_memory(link);
+    int error = ask(link, TR_WAIT, probes, count, now_s, UINT32_MAX, wait_ms);
     return error ? error : transmit(link);
 }
 
 int tr_link_read(tr_link *link, tr_probe **probes, size_t count) {
-    return ask(link, TR_READ, probes, count, 0, 0);
+    return ask(link, TR_READ, probes, count, 0, 0, 0);
 }
 
 int tr_link_ping(tr_link *link) {
     if (link->questions_ring.last - link->questions_ring.first >= TR_LINK_PENDING_MAX) return EAGAIN;
-    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0)) transmit(link);
+    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0, 0)) transmit(link);
     return link->error;
 }
 
@@ -330,8 +342,9 @@ static int take_answer(tr_link *link, const uint8_t *frame) {
         tr_probe *probe = question->forgotten
                               ? NULL
                               : link->probes[link->probes_ring.first & (link->probes_ring.room - 1)];
-        size_t bytes = question->kind == TR_SCAN ? take_scanned(link, question, probe, frame + at, answer.bytes - at)
-                                                 : take_fetched(link, probe, frame + at, answer.bytes - at);
+        size_t bytes = question->kind == TR_READ
+                           ? take_fetched(link, probe, frame + at, answer.bytes - at)
+                           : take_scanned(link, question, probe, frame + at, answer.bytes - at);
         if (!bytes) return misses_format(link, "no item at byte", at);
         next_probe(link, question);
         at += bytes;

@@ -45,6 +45,9 @@ const tr_cell_head *tr_link_head(const tr_link *link);
  * that came before. 0; EAGAIN: too many are under way, and none of these was asked; or an errno: the link is broken. */
 int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max);
 
+/* The same, but it is answered only when one of them has another version than its `entry` says, or after `wait_ms`. */
+int tr_link_watch(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t wait_ms);
+
 /* Read the entries of probes in state FOUND. Values that came before live on. Nothing is sent before the next pump or
  * scan, so that many calls cost one system call. As tr_link_scan. */
 int tr_link_read(tr_link *link, tr_probe **probes, size_t count);

@@ -60,11 +60,20 @@ int64_t tr_frame_check(tr_slice frame, char *why);
 /* Walk a frame that was checked: start with NULL. The mutation behind `at`, or NULL. */
 const uint8_t *tr_frame_next(tr_slice frame, const uint8_t *at);
 
+/* Rung when a frame was applied. It must return soon, and must not mutate. */
+typedef struct {
+    void (*ring)(void *whose);
+    void *whose;
+} tr_bell;
+
 /* Whoever takes frames of mutations: a backend in the process of an engine. 0; EINVAL: the frame is wrong, and `why`
- * says where; ESHUTDOWN: no more are taken. Unless 0, nothing was changed. `outcomes` has room for `room` of them. */
+ * says where; ESHUTDOWN: no more are taken. Unless 0, nothing was changed. `outcomes` has room for `room` of them.
+ * `hang`: a bell that is rung from now on; 0 or ENOSPC. `take_down`: it is not rung any more when that returns. */
 typedef struct {
     int (*apply)(void *taker, tr_slice frame, uint8_t *outcomes, uint64_t room, uint64_t *count, tr_version *floor,
                  char *why);
+    int (*hang)(void *taker, tr_bell bell);
+    void (*take_down)(void *taker, const void *whose);
     void *taker;
 } tr_mutator;
 

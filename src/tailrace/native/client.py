@@ -1,5 +1,5 @@
 """Reading a replicated cell, and packing its mutations: `CellClient` asks all backends, `Follower` the head of a
-segment, `pack` makes frames."""
+segment, `pack` makes frames, `Watcher` sleeps until a key has another value."""
 
 from ._client import (
     KIND_CAS,
@@ -12,6 +12,7 @@ from ._client import (
     Couriers,
     Delivery,
     Follower,
+    Watcher,
     pack,
     replicas_of,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "Couriers",
     "Delivery",
     "Follower",
+    "Watcher",
     "pack",
     "replicas_of",
 ]

@@ -16,6 +16,7 @@ from .hosts import host_tag
 from .layers import WorldLayers, near_cache
 
 _RELIST_S = 1.0  # how soon a new stream is noticed
+_BEAT_S = 0.1  # how long to sleep at most: producers' beats are told on, too
 MEMORY_BYTES = 1024 * MIB
 _TTL_S = 60.0
 
@@ -67,7 +68,8 @@ class HostAmbassador:
         while not stop.is_set():
             self.step()
             seen(self)
-            self._clock.wait(stop, poll_s)
+            if self._ambassador.wait(_BEAT_S) is None:
+                self._clock.wait(stop, poll_s)
 
     def _meet(self, stream: str) -> None:
         try:

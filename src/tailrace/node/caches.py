@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -54,6 +54,11 @@ class Doors:
     rpc: tuple[str, ...] = ()
     engine: str | None = None
     tls: TlsConfig | None = None
+
+    def further(self, count: int) -> "Doors":
+        """Those of a backend that comes behind so many others: each has ports of its own, one behind the other."""
+        rpc = tuple(_further(address, count) for address in self.rpc)
+        return replace(self, rpc=rpc, engine=None if self.engine is None else _further(self.engine, count))
 
 
 class Caches:
@@ -123,6 +128,8 @@ class Caches:
         """Serve the backends that nobody serves. Who holds a backend's folder serves it, whatever the registry says."""
         registry = self._registry(name)
         standing = registry.standing()
+        if not standing.record.config.embedded:
+            return  # its servers come back by themselves, and must find their places free
         for index in range(standing.record.config.backends):
             entered = standing.backends.get(index)
             if entered is None or entered.host == self._host:  # a dead process may look alive until it is waited for
@@ -131,14 +138,22 @@ class Caches:
     def standing(self, name: str) -> Standing:
         return self._registry(name).standing()
 
+    def serving(self) -> dict[tuple[str, int], bool]:
+        """The backends in this process, and of each whether it has all that it should."""
+        with self._serving:
+            return {key: one.backend.whole for key, one in self._served.items() if not one.backend.stopped}
+
     def serve_all(self, names: Sequence[str], backends: Sequence[int] | None, doors: Doors) -> list[tuple[str, Served]]:
-        served = []
+        """Whatever of these nobody serves yet. The first takes the ports of `doors`, the others those that follow."""
+        served: list[tuple[str, Served]] = []
+        place = 0
         for name in names:
             count = self.standing(name).record.config.backends
             for index in range(count) if backends is None else backends:
                 if index >= count:
                     raise ConfigError(f"backend {index} of the cache {name}: it has 0 to {count - 1}")
-                one = self.serve(name, index, doors)
+                one = self.serve(name, index, doors.further(place))
+                place += 1  # taken by whoever serves it, if not by us: a backend keeps its ports
                 if one is not None:
                     served.append((name, one))
         return served
@@ -244,6 +259,11 @@ def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         {name: value for name, value in settings.items() if name in names},
         {name: value for name, value in settings.items() if name not in names},
     )
+
+
+def _further(address: str, count: int) -> str:
+    host, port = _host_and_port(address)
+    return f"{host}:{port + count if port else 0}"
 
 
 def _host_and_port(address: str | None) -> tuple[str | None, int]:

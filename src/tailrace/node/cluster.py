@@ -8,8 +8,9 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,10 @@ from ..copytree.world_record import load
 from ..env import Clock, SystemClock
 from ..errors import ConfigError, Denied, TailraceError
 from ..native.hints import Waiter
-from ..wire import Opening, Operation
+from ..wire import Opening, Operation, Running
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
-from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, unreachable
+from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, arrivals_elsewhere, unreachable
 from .hop_monitor import ClusterMonitor, ClusterTeller
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
@@ -67,9 +68,11 @@ class ClusterNode:
         self._waiter = self._make_waiter()
         self._closed = threading.Event()
         self._caught_up: frozenset[str] = frozenset()
+        self._told: set[tuple[str, str]] = set()  # (cluster, problem)
         self.reader: Reader | None = None
         self.writer: Writer | None = None
         self.scheduler: Scheduler | None = None
+        self._link: ReaderLink | None = None
         self.addresses: dict[str, str] = {}
         with ExitStack() as undo:
             if "writer" in roles:
@@ -83,18 +86,27 @@ class ClusterNode:
                 undo.callback(self._registry.follow(self._nudge).close)
                 undo.callback(ClusterReports(store, cluster, self._health).close)
                 self._route(undo)
+            elif "writer" in roles:
+                undo.callback(ClusterReports(store, cluster, self._arrivals, number).close)
             if self.writer is not None or self.scheduler is not None:
                 self._serve(undo, listen, advertise)
             if "reader" in roles:
                 self.reader = Reader(f"{cluster}-{number}-{os.getpid()}", cluster, self._place, self._clock, tls=tls)
                 undo.callback(self.reader.close)
-                link = ReaderLink(self.reader, self._clock, partial(self._addresses, cluster, "scheduler"), self._dial)
-                undo.callback(link.close)
+                schedulers = partial(self._addresses, cluster, "scheduler")
+                self._link = ReaderLink(self.reader, self._clock, schedulers, self._dial)
+                undo.callback(self._link.close)
             if "monitor" in roles:
                 teller = ClusterTeller(store, cluster, self._clock)
                 undo.callback(teller.close)
                 undo.callback(ClusterMonitor(world, tell=teller.tell, clock=self._clock).close)
             self._undo = undo.pop_all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it does all of its work."""
+        ordered = self._link is None or self._link.connected
+        return ordered and (self.scheduler is None or self.scheduler.gathered)
 
     def close(self) -> None:
         self._closed.set()
@@ -144,6 +156,18 @@ class ClusterNode:
 
     def _health(self) -> Health:
         running = {} if self.scheduler is None else self.scheduler.running
+        self._tell_failures(running)
+        elsewhere = arrivals_elsewhere(self._store, self._cluster, self._number if self.writer is not None else -1)
+        return replace(self._arrivals(), cut=unreachable(running)).with_arrivals(elsewhere)
+
+    def _tell_failures(self, running: Mapping[Operation, Running]) -> None:
+        """Each problem once: a cluster that cannot be reached is tried again and again."""
+        problems = {(one.target, state.problem) for one, state in running.items() if state.state == "failed"}
+        for target, problem in sorted(problems - self._told):
+            _LOG.warning("%s cannot be sent to: %s", target, problem)
+        self._told = problems
+
+    def _arrivals(self) -> Health:
         arrivals = [] if self.writer is None else self.writer.arrivals
         now_s = self._clock.monotonic_s()
         durable = [one for one in arrivals if one.opening.operation.storage == "durable"]
@@ -158,8 +182,8 @@ class ClusterNode:
         self._caught_up = frozenset(streams - behind)
         return Health(
             late=frozenset(one.opening.operation.stream for one in durable if now_s > one.heard_s + LATE_S),
-            cut=unreachable(running),
             caught_up=self._caught_up,
+            behind=frozenset(behind),
         )
 
     def _dial(self, address: str) -> Any:

@@ -27,6 +27,7 @@ class Deployed:
             raise ConfigError(f"{path}: no cluster {cluster!r}; there are {known or 'none'}")
         self.cluster = self.file.world.cluster(cluster)
         self.folder = cluster_folder(path, self.cluster)
+        self.tls = self.file.tls_of(cluster, os.path.dirname(os.path.abspath(path)))
 
     def make_caches(self, world: World) -> None:
         """The two caches of the cluster, with as many backends as its file says; as they are if they are there."""
@@ -34,7 +35,8 @@ class Deployed:
         mode = "R=3.2" if backends >= _COPIES else "R=1"
         for name in (DATA_CACHE, LENGTHS_CACHE):
             with suppress(CacheExists):
-                world.create_cache(name, mode=mode, backends=backends)
+                # Not embedded: while a server restarts, nobody who writes must take its place.
+                world.create_cache(name, mode=mode, backends=backends, embedded=not self.cluster.sizes.cache)
 
     @contextmanager
     def node(self, world: World, roles: Sequence[str], **settings: Any) -> Iterator[Any]:
@@ -66,23 +68,36 @@ def publish(path: str, file: WorldFile, store: Coordination) -> None:
                 world.create_stream(demand.stream, settings)
 
 
-def process_plans(path: str, file: WorldFile, *, together: bool, debug: bool = False) -> list[ProcessPlan]:
-    """The processes of all clusters. `together`: one for all roles of a cluster."""
+def make_all_caches(path: str, file: WorldFile) -> None:
+    """Before anybody who writes makes them as they would be without servers."""
+    for cluster in file.world.clusters:
+        if cluster.sizes.cache:
+            deployed = Deployed(path, cluster.name)
+            with open_world(deployed.folder) as world:
+                deployed.make_caches(world)
+
+
+def process_plans(path: str, file: WorldFile, *, together: bool, listen: str | None = None) -> list[ProcessPlan]:
+    """The processes of all clusters. `together`: one for all roles of a cluster. `listen`: a host at which they take
+    each other's calls, rather than by sockets of this machine."""
     plans = []
     for cluster in file.world.clusters:
         sizes = cluster.sizes
         roles = ("cache", "writer", "reader", "scheduler", "monitor")
         counts: dict[str, int] = {role: getattr(sizes, role) for role in roles}
         if together:
-            plans.append(_plan(path, cluster.name, ",".join(role for role in counts if counts[role]), 0))
+            if wanted := ",".join(role for role in roles if counts[role]):
+                plans.append(_plan(path, cluster.name, wanted, 0, listen))
             continue
         for role, count in counts.items():
-            plans += [_plan(path, cluster.name, role, number) for number in range(count)]
+            plans += [_plan(path, cluster.name, role, number, listen) for number in range(count)]
     return plans
 
 
-def _plan(path: str, cluster: str, roles: str, number: int) -> ProcessPlan:
+def _plan(path: str, cluster: str, roles: str, number: int, listen: str | None) -> ProcessPlan:
     name = f"{cluster}-{roles if ',' not in roles else 'node'}-{number}"
     command = ["node", "--roles", roles, "--world-file", path, "--cluster", cluster, "--number", str(number)]
     extra = ["--backend", str(number)] if roles == "cache" else []
+    if listen is not None and roles != "cache":
+        extra += ["--listen", f"{listen}:0"]
     return ProcessPlan(name, (sys.executable, "-m", "tailrace", *command, *extra))

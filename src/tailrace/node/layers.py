@@ -7,7 +7,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,8 @@ from ..cache import Cache
 from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
-from ..streams import Layers, NearChunks, NearLengths, Quick, Source
+from ..files.lengths import BEAT_AT
+from ..streams import Layers, NearChunks, NearLengths, NearWatch, Quick, Source, Watch
 from .caches import Caches
 from .hosts import host_id
 
@@ -63,12 +64,14 @@ class WorldLayers:
             return home  # it was just not there yet
         with self._opening, suppress(TailraceError):
             near = self._caches().open(self._near_name, serving=False, create=False, transport="memory")
-            chunks, lengths = (
-                NearChunks(near, home.data, self._bytes_from),
-                NearLengths(near, home.lengths, self._clock),
-            )
             self._near[cache] = replace(
-                home, data=chunks, lengths=lengths, nearest="ambassador", quick=_quick(near, near)
+                home,
+                data=NearChunks(near, home.data, self._bytes_from),
+                lengths=NearLengths(near, home.lengths, self._clock),
+                nearest="ambassador",
+                quick=_quick(near, near),
+                watch=partial(_near_watch, near, home),
+                far=False,
             )
             self._far.discard(cache)
         return self._near.get(cache, home)
@@ -96,7 +99,8 @@ class WorldLayers:
         except BaseException:
             lengths.close()
             raise
-        found = Layers(data, lengths, self._bytes_from)
+        watch = partial(lengths.watch, skip=BEAT_AT)
+        found = Layers(data, lengths, self._bytes_from, quick=_quick(lengths, data), watch=watch)
         self._settle(cache, found)
         return found
 
@@ -105,11 +109,16 @@ class WorldLayers:
         data, lengths = home.data, home.lengths
         assert isinstance(data, Cache)
         assert isinstance(lengths, Cache)
-        if data.in_memory and lengths.in_memory:
-            self._far.discard(cache)
-            home.quick = _quick(lengths, data)
-        else:
+        home.far = not (data.in_memory and lengths.in_memory)
+        if home.far:
             self._far.add(cache)
+        else:
+            self._far.discard(cache)
+
+
+def _near_watch(near: Cache, home: Layers, keys: Sequence[bytes]) -> Watch:
+    assert home.watch is not None
+    return NearWatch(near.watch(keys, skip=BEAT_AT), home.watch(keys))
 
 
 def _quick(lengths: Cache, data: Cache) -> Quick:

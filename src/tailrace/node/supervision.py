@@ -17,6 +17,7 @@ from ..errors import ConfigError
 BACK_OFF_S, BACK_OFF_S_MAX = 0.1, 5.0
 STEADY_S = 10.0  # who ran for so long did not fail by starting
 STOP_S = 10.0  # to end by itself when told to
+RESTART_EXIT = 75  # the exit code of a process that ended in order to be started again
 
 ProcessState = Literal["running", "waiting", "stopped"]
 
@@ -69,18 +70,33 @@ class Supervisor:
         if len({plan.name for plan in plans}) != len(plans):
             raise ConfigError("two processes have the same name")
         self._children = [_Child(plan) for plan in plans]
+        self._replaced = False
         self._logs, self._environment = logs, {**os.environ, **(environment or {})}
         if logs is not None:
             os.makedirs(logs, exist_ok=True)
 
+    def replace(self, plans: Sequence[ProcessPlan]) -> None:
+        """Keep these from now on. Who is to run with other arguments is started again; who is not among them ends."""
+        known = {child.plan.name: child for child in self._children}
+        wanted = {plan.name: plan for plan in plans}
+        if len(wanted) != len(plans):
+            raise ConfigError("two processes have the same name")
+        self._replaced = True
+        gone = [child for child in self._children if wanted.get(child.plan.name) != child.plan]
+        self._end(gone)
+        self._children = [
+            known[name] if name in known and known[name].plan == plan else _Child(plan) for name, plan in wanted.items()
+        ]
+
     def step(self) -> bool:
         """Start what is due; whether something has changed."""
-        changed = False
+        changed, self._replaced = self._replaced, False
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:
                 ran_s = time.monotonic() - child.started_s
                 child.process, child.last_exit, changed = None, code, True
-                child.due_s = time.monotonic() + child.back_off.ended(ran_s)
+                asked = code == RESTART_EXIT
+                child.due_s = time.monotonic() + (0.0 if asked else child.back_off.ended(ran_s))
             if child.process is None and time.monotonic() >= child.due_s:
                 self._start(child)
                 changed = True
@@ -102,7 +118,10 @@ class Supervisor:
 
     def stop(self) -> None:
         """Tell all of them to end, and end those that do not."""
-        alive = [child.process for child in self._children if child.process is not None]
+        self._end(self._children)
+
+    def _end(self, children: Sequence[_Child]) -> None:
+        alive = [child.process for child in children if child.process is not None]
         for process in alive:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -113,7 +132,7 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for child in self._children:
+        for child in children:
             child.process, child.due_s = None, float("inf")
 
     def _start(self, child: _Child) -> None:

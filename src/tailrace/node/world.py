@@ -23,7 +23,7 @@ from ..config import (
 )
 from ..coordination import Coordination
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError, FileProblem, StreamExists
+from ..errors import Closed, ConfigError, CoordinationError, FileProblem, StreamExists
 from ..files import Files, PosixFiles
 from ..files.lengths import hint_slot
 from ..files.origins import read_origin
@@ -52,12 +52,14 @@ from ..streams import (
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
 from .hosts import host_tag
+from .membership import read_membership
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
     from .ambassador import HostAmbassador
     from .caches import Caches, Doors, Served
     from .layers import WorldLayers
+    from .neighbours import Moving, Neighbours
 
 _CONFIG = "tailrace.toml"
 CATALOG_SLOT = hint_slot("streams")  # is raised when somebody begins to produce: there may be a new stream
@@ -68,7 +70,7 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     """The world in a folder, made on first use. Settings come from `config`, or from tailrace.toml in the folder."""
     root = os.fspath(path)
     files = PosixFiles(root)
-    settings = config if config is not None else _read_config(os.path.join(root, _CONFIG))
+    settings = config if config is not None else read_config(root)
     if settings.host is None and (host := os.environ.get(_HOST)):
         settings = dataclasses.replace(settings, host=host)
     coordination = settings.coordination
@@ -83,7 +85,9 @@ def open_world(path: str | os.PathLike[str], *, config: WorldConfig | None = Non
     )
 
 
-def _read_config(path: str) -> WorldConfig:
+def read_config(folder: str) -> WorldConfig:
+    """tailrace.toml of a folder; as by default if there is none."""
+    path = os.path.join(folder, _CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
             return parse_world(file.read(), path)
@@ -91,6 +95,15 @@ def _read_config(path: str) -> WorldConfig:
         return WorldConfig()
     except (OSError, UnicodeDecodeError) as seen:
         raise ConfigError(f"{path} cannot be read: {seen}. Mend or remove it; nothing has started") from seen
+
+
+def _world_store(world_file: str) -> Coordination:
+    from .world_file import read_world_file
+
+    config, folder = read_world_file(world_file).coordination, os.path.dirname(world_file)
+    if not may_coordinate(config, folder):
+        raise CoordinationError(f"there is no store beside {world_file} that may be used from here")
+    return open_coordination(config, folder)
 
 
 class World:
@@ -121,6 +134,8 @@ class World:
         self._caches_here: Caches | None = None
         self._layers_here: WorldLayers | None = None
         self._hints_here: Hints | None = None
+        self._membership = read_membership(root)
+        self._neighbours: Neighbours | None = None
 
     # ---- streams
 
@@ -256,7 +271,8 @@ class World:
                 tail.close()
             raise
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
-        return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board)
+        moves = self._moving(tails, config.mapped) if config.moves else None
+        return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board, moves=moves)
 
     # ---- keys and values
 
@@ -383,7 +399,13 @@ class World:
         """Serve backends in this process until the world is closed: these of each cache, or those that nobody does."""
         return self._caches.serve_all(names, backends, doors)
 
+    def serving_caches(self) -> dict[tuple[str, int], bool]:
+        """The backends that this process serves, by cache and number, and whether each has all that it should."""
+        return {} if self._caches_here is None else self._caches_here.serving()
+
     def close(self) -> None:
+        if self._neighbours is not None:
+            self._neighbours.close()
         if self._caches_here is not None:
             self._caches_here.close()
         with self._opening:
@@ -519,6 +541,27 @@ class World:
                 tail.close()
             raise
         return tails
+
+    def _moving(self, tails: Sequence[ShardTail], mapped: bool) -> "Moving | None":
+        """Where else a consumer may read, if this is a cluster of a world."""
+        with self._opening:
+            if self._neighbours is None and self._membership is not None:
+                from .neighbours import Neighbours
+
+                membership = self._membership
+                self._neighbours = Neighbours(membership, lambda: _world_store(membership.world_file), self._clock)
+            neighbours = self._neighbours
+        if neighbours is None:
+            return None
+        from .neighbours import Moving
+
+        followed = {(tail.stream, tail.shard): tail.followed for tail in tails}
+
+        def at_home(stream: str, shard: int, position: int) -> ShardTail:
+            through = followed[stream, shard]
+            return ShardTail(self._files, self._clock, stream, shard, position, mapped=mapped, followed=through)
+
+        return Moving(neighbours, self._files, at_home, list(followed), self._clock, mapped=mapped)
 
     def _trim(self, stream: str, shard: int) -> Collected:
         policy = self.stream_config(stream).retention

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import CoordinationConfig, StreamConfig, decode, encode
+from ..config import CoordinationConfig, StreamConfig, TlsConfig, decode, encode
 from ..copytree.routing import Preferences
 from ..copytree.world_tables import PARTS, read_map, read_preferences, write_map
 from ..errors import ConfigError, NameRefused
 from ..model import WorldMap, check_name
 
-_NAME, _COORDINATION, _SETTINGS = "name", "coordination", "settings"
+_NAME, _COORDINATION, _SETTINGS, _TLS = "name", "coordination", "settings", "tls"
+_CLUSTER = "{cluster}"  # in the paths of certificates: each cluster has its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,22 @@ class WorldFile:
     preferences: Preferences = field(default_factory=Preferences)
     coordination: CoordinationConfig = field(default_factory=CoordinationConfig)
     settings: Mapping[str, StreamConfig] = field(default_factory=dict)  # of the streams themselves: shards, …
+    tls: TlsConfig | None = None  # between processes; paths may have {cluster} in them, and begin beside the file
+
+    def tls_of(self, cluster: str, folder: str) -> TlsConfig | None:
+        """The certificates of one cluster, for a world's file in this folder.
+
+        >>> file = WorldFile(tls=TlsConfig(certificate="{cluster}.pem", key="{cluster}.key", roots="/ca.pem"))
+        >>> file.tls_of("us", "/etc/world")
+        TlsConfig(certificate='/etc/world/us.pem', key='/etc/world/us.key', roots='/ca.pem')
+        """
+        if self.tls is None:
+            return None
+        paths = {
+            name: os.path.join(folder, getattr(self.tls, name).replace(_CLUSTER, cluster))
+            for name in ("certificate", "key", "roots")
+        }
+        return TlsConfig(**paths)
 
 
 def read_world_file(path: str | os.PathLike[str]) -> WorldFile:
@@ -65,11 +82,13 @@ def write_world_file(file: WorldFile) -> str:
     head: dict[str, Any] = {_NAME: file.name}
     if coordination := _changed(encode(file.coordination), encode(CoordinationConfig())):
         head[_COORDINATION] = coordination
+    if file.tls is not None:
+        head[_TLS] = encode(file.tls)
     return "\n".join(_lines({**head, **tables})).strip() + "\n"
 
 
 def _parsed(tables: dict[str, Any]) -> WorldFile:
-    known = (_NAME, _COORDINATION, *PARTS)
+    known = (_NAME, _COORDINATION, _TLS, *PARTS)
     for part in tables:
         if part not in known:
             raise ConfigError(f"{part}: no such table; there are {', '.join(known)}")
@@ -85,15 +104,18 @@ def _parsed(tables: dict[str, Any]) -> WorldFile:
             if not isinstance(table[_SETTINGS], dict):
                 raise ConfigError(f"{path}={table[_SETTINGS]!r}: use a table")
             settings[stream] = decode(StreamConfig, table.pop(_SETTINGS), path)
-    coordination = tables.get(_COORDINATION, {})
+    coordination, tls = tables.get(_COORDINATION, {}), tables.get(_TLS)
     if not isinstance(coordination, dict):
         raise ConfigError(f"{_COORDINATION}={coordination!r}: use a table")
+    if tls is not None and not isinstance(tls, dict):
+        raise ConfigError(f"{_TLS}={tls!r}: use a table")
     return WorldFile(
         name=name,
         world=read_map(tables),
         preferences=read_preferences(tables),
         coordination=decode(CoordinationConfig, coordination, _COORDINATION),
         settings=settings,
+        tls=None if tls is None else decode(TlsConfig, tls, _TLS),
     )
 
 

@@ -7,9 +7,10 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Quick, Source
+from .layers import Layers, Quick, Source, Watch
+from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
-from .near import NearChunks, NearLengths
+from .near import NearChunks, NearLengths, NearWatch
 from .producer import Producer
 from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
@@ -37,11 +38,16 @@ __all__ = [
     "FileRange",
     "Finding",
     "Layers",
+    "Lodging",
     "Monitor",
+    "Moves",
     "NearChunks",
     "NearLengths",
+    "NearWatch",
     "OnChange",
+    "Outlook",
     "Output",
+    "Patience",
     "Producer",
     "Quick",
     "Shadow",
@@ -57,6 +63,7 @@ __all__ = [
     "TransactionName",
     "Transactions",
     "View",
+    "Watch",
     "arrow_schema",
     "collect",
     "complete_stale",

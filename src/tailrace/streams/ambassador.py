@@ -64,6 +64,10 @@ class Ambassador:
                 self._hints.raise_(slot)
         return len(told)
 
+    def wait(self, timeout_s: float) -> bool | None:
+        """Until there is something to bring; see `Board.wait`."""
+        return self._board.wait(timeout_s)
+
     def close(self) -> None:
         for shard in self._shards:
             shard.close()

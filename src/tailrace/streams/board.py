@@ -13,7 +13,7 @@ from ..files.lengths import ShardLengths, hint_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
 from .head import Head
-from .layers import Layers, Source
+from .layers import Layers, Source, Watch
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
@@ -71,12 +71,14 @@ class Board:
         self._keys: list[bytes] = []
         self._told: list[_Told] = []
         self._stale = True
+        self._watch: tuple[Layers, Watch] | None = None  # of all keys, by whose cache
 
     def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Followed:
         self._layers.append(layers)
         self._places[stream, shard] = incarnation
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
+        self._watch = None
         return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock)
 
     def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
@@ -127,6 +129,27 @@ class Board:
             return _ALONE_S
         here = all(found is not None and found.host == self._host for found in (told.lengths() for told in self._told))
         return _TOGETHER_S if here else 0.0
+
+    def wait(self, timeout_s: float) -> bool | None:
+        """Sleep until the lengths cache says something new, wherever it is; whether it did within the time. None: it
+        cannot be slept on, look now and then."""
+        layers = self._reached()
+        if layers is None or layers.watch is None:
+            return None
+        if self._watch is None or self._watch[0] is not layers:
+            self._watch = layers, layers.watch(self._keys)
+        try:
+            return self._watch[1].wait(min(timeout_s, _TOGETHER_S))
+        except TailraceError:
+            return None
+        finally:
+            if not layers.far:  # perhaps hints are raised here by now, and the next sleep is a cheaper one
+                self._look()
+
+    def stop(self) -> None:
+        """Whoever waits returns."""
+        if (watch := self._watch) is not None:
+            watch[1].stop()
 
     def waiter(self, places: Iterable[Place]) -> Waiter | None:
         """What to sleep on until one of these shards has news; None: some of them raise no hints, or there is no such

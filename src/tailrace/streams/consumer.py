@@ -14,15 +14,17 @@ from typing import Self
 
 from ..config import ConsumerConfig
 from ..env import Clock, SystemClock
-from ..errors import Closed, ConfigError, Corrupt
+from ..errors import Closed, ConfigError, Corrupt, FileProblem
 from ..native.hints import Waiter
 from .batch import Batch
 from .board import Board
+from .lodging import Moves
 from .rate import RateLimit
 from .tail import ShardTail, Start
 from .tracks import DELAY_S, SILENT_S
 
 Place = tuple[str, int]  # (stream, shard)
+_MOVING_S = 0.5  # how often a consumer that waits asks whether it should read elsewhere
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
@@ -41,9 +43,11 @@ class Consumer:
         follow: bool = True,
         commit: Callable[[Mapping[Place, int]], None] | None = None,
         board: Board | None = None,
+        moves: Moves | None = None,
     ) -> None:
-        """`board`: what the lengths cache says, for tails that read through the cache."""
-        self._board = board
+        """`board`: what the lengths cache says, for tails that read through the cache. `moves`: where else to read
+        while the cluster is ill."""
+        self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
@@ -101,19 +105,32 @@ class Consumer:
                 return
 
     def _wait_for_news(self, timeout_s: float) -> None:
-        """Until a hint says that there may be more; without hints, for a moment."""
-        if self._waiter is not None and self._board is not None and (sleep_s := self._board.sleep_s_max()):
-            now_s = self._clock.monotonic_s()
-            if self._quiet_since_s is None:
-                self._quiet_since_s = now_s
-            wait_s = min(DELAY_S / 2 if now_s < self._quiet_since_s + _UNSETTLED_S else sleep_s, timeout_s)
+        """Until somebody says that there may be more; where nobody does, for a moment."""
+        if self._moves is not None and self._moves.away:
+            self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+            return
+        if self._moves is not None:
+            timeout_s = min(timeout_s, _MOVING_S)
+        now_s = self._clock.monotonic_s()
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        unsettled = now_s < self._quiet_since_s + _UNSETTLED_S
+        news = self._sleep(min(timeout_s, DELAY_S / 2) if unsettled else timeout_s)
+        if news:
+            self._quiet_since_s = None
+        elif news is None:
+            self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+
+    def _sleep(self, timeout_s: float) -> bool | None:
+        """On this host's hints where producers raise them, else on what the lengths cache says, wherever it is. Whether
+        there was news within the time; None: there is nothing to sleep on."""
+        if self._board is None or not isinstance(self._clock, SystemClock):
+            return None
+        if self._waiter is not None and (longest_s := self._board.sleep_s_max()):
             with suppress(OSError):  # this kernel has no such wait
-                self._waiter.wait(wait_s)
-                if self._clock.monotonic_s() < now_s + wait_s:
-                    self._quiet_since_s = None
-                return
+                return self._waiter.wait_for(min(timeout_s, longest_s))
             self._waiter = None
-        self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+        return self._board.wait(timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
@@ -159,12 +176,7 @@ class Consumer:
         """Right after a batch that was all there is a look would find nothing: so wait for the next hint, and take what
         it announces, by the shortest way. Whoever slept finds little of itself in the processor's cache, and there may
         be hundreds who wake at the same moment. None: nothing came for a while, or the long way must tell."""
-        if self._waiter is None or self._limit is not None or self._board is None or not self._board.sleep_s_max():
-            return None
-        try:
-            if not self._waiter.wait_for(min(timeout_s, DELAY_S / 2)):
-                return None
-        except OSError:  # this kernel has no such wait
+        if self._limit is not None or not self._sleep(min(timeout_s, DELAY_S / 2)):
             return None
         (tail,) = self._tails.values()
         with self._reading:
@@ -194,6 +206,8 @@ class Consumer:
         return self._kept is not None
 
     def _read(self) -> Batch | None:
+        if self._moves is not None and self._moves.is_due():
+            self._move(self._moves)
         if self._board is not None:
             if self._waiter is not None:
                 self._waiter.look()  # before the shards: what comes meanwhile ends the next wait
@@ -204,7 +218,12 @@ class Consumer:
             tail = self._tails[place]
             if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
                 continue
-            batch = tail.poll(self._config.batch_bytes)
+            try:
+                batch = tail.poll(self._config.batch_bytes)
+            except FileProblem as problem:
+                if self._moves is None or not self._moves.failed(place, problem):
+                    raise
+                continue
             if batch is not None:
                 self._quiet_since_s = None
                 self._drained = len(self._turns) == 1 and tail.drained
@@ -213,7 +232,17 @@ class Consumer:
                 return batch
         return None
 
+    def _move(self, moves: Moves) -> None:
+        for place, tail in moves.look({place: tail.position for place, tail in self._tails.items()}).items():
+            self._tails[place].close()
+            self._tails[place] = tail
+
     # ---- where it is
+
+    @property
+    def clusters(self) -> Mapping[str, str]:
+        """In a world of clusters, where each stream is read now: at home, or, while that is ill, nearby. Else empty."""
+        return {} if self._moves is None else self._moves.clusters()
 
     @property
     def positions(self) -> Mapping[Place, int]:
@@ -258,6 +287,8 @@ class Consumer:
         self._stop.set()
         if (waiter := self._waiter) is not None:
             waiter.stop()
+        if self._board is not None:
+            self._board.stop()
         if self._reading.acquire(blocking=False):  # else whoever reads closes the files when it is done
             try:
                 for tail in self._tails.values():

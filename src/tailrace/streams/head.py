@@ -1,7 +1,7 @@
 """The quick way to what is new at the head of a shard, where most consumers stand most of the time.
 
-It knows one case only: the segment is being written, its producer was heard of lately, and caches in this host's memory
-have what is new. Whatever else may be the case is left to the long way, which asks more and decides the same in this
+It knows one case only: the segment is being written, its producer was heard of lately, and caches have what is new.
+Whatever else may be the case is left to the long way, which asks more and decides the same in this
 one.
 """
 
@@ -27,7 +27,7 @@ class Head:
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
         self._follower: Follower | None = None
-        self._known: Layers | None = None  # those that had what was asked for last
+        self._known: Layers | None = None  # those on this host that had what was asked for last
 
     @property
     def at_end(self) -> bool:
@@ -47,7 +47,7 @@ class Head:
                 return None
         found = layers.quick(self._follower, entry, start, bytes_max)
         if found is not None:
-            self._known = layers
+            self._known = None if layers.far else layers
             layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
         return found
 

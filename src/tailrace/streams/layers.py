@@ -5,6 +5,7 @@ protocol: `Cache` of the cache room is one, and so is whatever a test needs.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -23,13 +24,26 @@ class Quick(Protocol):
     ) -> tuple[memoryview, int, memoryview] | None: ...
 
 
+class Watch(Protocol):
+    """Sleeps until the lengths cache says something new of some shards. Belongs to one thread, but for `stop`."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there was news; a TailraceError where it cannot be had now."""
+        ...
+
+    def stop(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Layers:
     """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
-    counts as `nearest`. `quick`: the short way to the head of a shard, if there is one."""
+    counts as `nearest`. `quick`: the short way to the head of a shard; `watch`: of lengths by their keys. Without them
+    one looks now and then, and by the long way. `far`: on other hosts, so that a nearer one may come."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
     nearest: Source = "relaxed"
     quick: Quick | None = None
+    watch: Callable[[Sequence[bytes]], Watch] | None = None
+    far: bool = False

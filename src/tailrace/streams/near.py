@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing_extensions import Buffer
 
 from ..env import Clock
+from ..errors import TailraceError
 from ..files.chunks import ChunkCache
 from ..files.lengths import LengthCache
-from .layers import Source
+from .layers import Source, Watch
 from .tracks import SILENT_S
 
 
@@ -76,3 +77,20 @@ class NearLengths:
 
     def set_many(self, items: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]]) -> object:
         return self._home.set_many(items)
+
+
+class NearWatch:
+    """The near one tells sooner; without it the home one does. One that is frozen must not keep anybody asleep."""
+
+    def __init__(self, near: Watch, home: Watch) -> None:
+        self._near, self._home = near, home
+
+    def wait(self, timeout_s: float) -> bool:
+        try:
+            return self._near.wait(min(timeout_s, SILENT_S / 2))
+        except TailraceError:
+            return self._home.wait(timeout_s)
+
+    def stop(self) -> None:
+        self._near.stop()
+        self._home.stop()

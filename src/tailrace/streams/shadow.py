@@ -23,6 +23,7 @@ from .segments import Segment
 
 BEAT_S = 0.25  # how often the lengths are told even though nothing changed: whoever produces is alive
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
+_PIECE_BYTES = 1 << 20  # of what is set at once: packed, sent and summed while it is in the processor's cache
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -169,7 +170,8 @@ class Shadow:
 
     def _set(self, layers: Layers, chunks: dict[bytes, Buffer]) -> bool:
         try:
-            layers.data.set_many(chunks)
+            for piece in _pieces(chunks):
+                layers.data.set_many(piece)
         except TailraceError:  # some may be there, and all of them are right; but the length must not go over them
             return False
         return True
@@ -183,6 +185,19 @@ class Shadow:
         if entries and layers is not None:
             with suppress(TailraceError):  # consumers ask the files when they hear nothing
                 layers.lengths.set_many(entries)
+
+
+def _pieces(chunks: dict[bytes, Buffer]) -> Iterable[dict[bytes, Buffer]]:
+    piece: dict[bytes, Buffer] = {}
+    size = 0
+    for key, chunk in chunks.items():
+        piece[key] = chunk
+        size += len(memoryview(chunk))
+        if size >= _PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+    if piece:
+        yield piece
 
 
 def _size(one: Appended) -> int:

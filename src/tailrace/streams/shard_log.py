@@ -21,6 +21,10 @@ from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
 
+# Of the newest bytes of a cached stream, what stays in the page cache as well. What lies before is in the cache, and
+# the memory it gives back is what the next bytes are written to: fresh memory is dear, above all in virtual machines.
+_WARM_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -171,7 +175,7 @@ class ShardLog:
         created_us = self._created_us = self._next_creation_us()
         segment = Segment(created_us, self.position, self._index_base)
         header = IndexHeader(created_us, self.position, self._number)
-        begun = _OpenSegment.begin(self._files, self._folder, self._claim, segment, header)
+        begun = _OpenSegment.begin(self._files, self._folder, self._claim, segment, header, self._config.cached)
         before, self._open = self._open, begun
         self._leave(before)
 
@@ -201,13 +205,15 @@ class ShardLog:
 
 
 class _OpenSegment:
-    def __init__(self, segment: Segment, header: bytes, data: Appender, index: Appender) -> None:
-        self.segment, self.header, self._data, self._index = segment, header, data, index
+    def __init__(self, segment: Segment, header: bytes, data: Appender, index: Appender, cached: bool) -> None:
+        self.segment, self.header, self._data, self._index, self._cached = segment, header, data, index, cached
         self.entries = 0
         self.broken = False
 
     @classmethod
-    def begin(cls, files: Files, folder: str, claim: Claim, segment: Segment, header: IndexHeader) -> "_OpenSegment":
+    def begin(
+        cls, files: Files, folder: str, claim: Claim, segment: Segment, header: IndexHeader, cached: bool
+    ) -> "_OpenSegment":
         """Make both files, or none: a full disk must not breed empty ones. Only what was made here is taken back."""
         with ExitStack() as undo:
             appenders = []
@@ -218,7 +224,7 @@ class _OpenSegment:
             index.append(0, [header.encode()])
             index.sync()
             undo.pop_all()
-        return cls(segment, header.encode(), data, index)
+        return cls(segment, header.encode(), data, index, cached)
 
     def append(self, packed: Packed | Run) -> None:
         start = packed.start - self.segment.data_base
@@ -231,6 +237,8 @@ class _OpenSegment:
             self._index.append(offset, [memoryview(packed.entries)])
         self._flush(self._index)
         self.entries += packed.count
+        if self._cached:
+            self._data.forget(self._data.length - _WARM_BYTES)
 
     def _flush(self, appender: Appender) -> None:
         try:

@@ -59,6 +59,11 @@ class ShardTail:
         self.seek(start)
 
     @property
+    def followed(self) -> Followed | None:
+        """The cache that it reads through."""
+        return self._followed
+
+    @property
     def position(self) -> int:
         """Where the next message to hand out begins, or will."""
         return max(self._position, self._not_before)

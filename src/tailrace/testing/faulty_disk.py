@@ -128,6 +128,7 @@ class FaultyDisk:
     write = _failing(Disk.write, half=_write_half)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
+    forget = _failing(Disk.forget)
     size = _failing(Disk.size)
     linked = _failing(Disk.linked)
     try_lock = _failing(Disk.try_lock)

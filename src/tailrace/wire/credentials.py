@@ -24,6 +24,11 @@ def for_peer(tls: TlsConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root_certificates=roots, private_key=key, certificate_chain=certificate)
 
 
+def check(tls: TlsConfig) -> None:
+    """ConfigError: these files are missing, or do not go together."""
+    _contents(tls)
+
+
 def names_of(context: grpc.ServicerContext) -> tuple[str, ...] | None:
     """The caller's names, as its certificate has them: URIs, then DNS names. None: it came without TLS."""
     found = cast(Mapping[str, Sequence[bytes]], context.auth_context())

@@ -20,7 +20,9 @@ ANSWER = struct.Struct("<IHHQQQQQQII")
 SCANNED = struct.Struct("<HHIQIIQII")
 FETCHED = struct.Struct("<HHI")
 MUTATED = struct.Struct("<HHIQII")
-PING, SCAN, READ, MUTATE = range(4)
+AWAITED = struct.Struct("<16sQII")
+PING, SCAN, READ, MUTATE, WAIT = range(5)
+WAIT_MS_MOST = 60_000
 WELCOMED, NO_MAGIC, NO_VERSION, NO_TICKET, NO_PLACE = range(5)
 ANSWERED, CHANGED_HANDS, MALFORMED = range(3)
 INDEX, DATA = 1, 2
@@ -128,13 +130,13 @@ class Answer:
         items: list[Scanned | Fetched | Mutated] = []
         at = ANSWER.size
         for _ in range(count):
-            layout = {SCAN: SCANNED, READ: FETCHED, MUTATE: MUTATED}[kind]
+            layout = {SCAN: SCANNED, READ: FETCHED, MUTATE: MUTATED, WAIT: SCANNED}[kind]
             state, zero, data_bytes, *entry = layout.unpack_from(raw, at)
             at += layout.size
             data, padding = raw[at : at + data_bytes], raw[at + data_bytes : at + len(padded(data_bytes))]
             at += len(padded(data_bytes))
             assert (zero, any(padding), len(data)) == (0, False, data_bytes)
-            if kind == SCAN:
+            if kind in (SCAN, WAIT):
                 clock, client, sequence, *place = entry
                 items.append(Scanned(state, data, (clock, client, sequence), *place))
             elif kind == MUTATE:
@@ -165,9 +167,10 @@ def request(
     config_id: int,
     now_s: int = 0,
     data_bytes_max: int = 0,
+    wait_ms: int = 0,
 ) -> bytes:
     body = b"".join(items)
-    told = (kind, 0, tag, instance, config_id, len(items), now_s, data_bytes_max, 0)
+    told = (kind, 0, tag, instance, config_id, len(items), now_s, data_bytes_max, wait_ms)
     return REQUEST.pack(REQUEST.size + len(body), *told) + body
 
 

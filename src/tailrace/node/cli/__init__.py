@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from . import bench, cache, consume, demo, monitor, node, pipeline, produce, streams, topology, up, verify, view
+from . import (
+    bench,
+    cache,
+    consume,
+    demo,
+    monitor,
+    node,
+    pipeline,
+    produce,
+    rollout,
+    streams,
+    topology,
+    up,
+    verify,
+    view,
+)
 from .options import examples
 
 __all__ = ["app", "main"]
@@ -65,6 +80,7 @@ app.command("verify", epilog=verify.EPILOG)(verify.verify)
 app.add_typer(cache.app, name="cache")
 app.command("node", epilog=node.EPILOG)(node.node)
 app.command("up", epilog=up.EPILOG)(up.up)
+app.command("rollout", epilog=rollout.EPILOG)(rollout.rollout)
 app.add_typer(topology.app, name="topology")
 app.add_typer(bench.app, name="bench")
 app.command("demo", epilog=demo.EPILOG)(demo.demo)

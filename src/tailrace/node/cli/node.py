@@ -10,13 +10,17 @@ import typer
 
 from ...config import DATA_CACHE, LENGTHS_CACHE, TlsConfig
 from ...errors import ConfigError
-from ..deployed import Deployed
+from ..deployed import Deployed, open_store
+from ..membership import write_membership
+from ..process_registry import ProcessEntry, State
+from ..supervision import RESTART_EXIT
 from ..world import World
 from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples, size
 from .report import open_or_make, reported, say, show, show_json
 
 if TYPE_CHECKING:
     from ..caches import Served
+    from ..cluster import ClusterNode
 
 EPILOG = examples(
     "tailrace node --roles reader,writer,scheduler --world-file world.toml --cluster us-east",
@@ -53,7 +57,10 @@ def node(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Take calls from other hosts here. Port 0: any.", show_default=False
+            "--listen",
+            metavar="HOST:PORT",
+            help="Take calls from other hosts here; for each further backend at the next port. Port 0: any.",
+            show_default=False,
         ),
     ] = None,
     advertise: Annotated[
@@ -65,11 +72,17 @@ def node(
     engine: Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="HOST:PORT", help="Serve reads to other hosts here. Port 0: any.", show_default=False
+            "--engine",
+            metavar="HOST:PORT",
+            help="Serve reads to other hosts here; for each further backend at the next port. Port 0: any.",
+            show_default=False,
         ),
     ] = None,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", metavar="FILE", help="For --listen.", show_default=False)
+        str | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="For --listen; else [tls] of the world's file.", show_default=False
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
@@ -102,8 +115,10 @@ def node(
     """Run one process of a deployment in the foreground, until Ctrl-C or SIGTERM.
 
     A cache serves backends of caches, an ambassador brings streams from other hosts' caches into this host's memory.
-    It tells a line when it is ready. What it served stays readable on this host until the next one takes its place.
+    It tells a line when it is ready. `tailrace rollout` asks it to restart: it ends with exit code 75, for whatever
+    supervises it to start it again. What it served stays readable on this host until the next one takes its place.
     """
+    restarting = threading.Event()
     with reported(as_json=json, debug=debug):
         wanted = [role for role in roles.split(",") if role]
         if unknown := set(wanted) - set(ROLES):
@@ -122,8 +137,23 @@ def node(
             raise ConfigError(f"--roles {copying[0]}: name its world and its cluster with --world-file and --cluster")
         with ExitStack() as stack:
             deployed = None if world_file is None or cluster is None else Deployed(world_file, cluster)
+            if tls is None and deployed is not None:
+                tls = deployed.tls
             opened = stack.enter_context(open_or_make(world if deployed is None else deployed.folder))
+            if deployed is not None:
+                write_membership(deployed.folder, deployed.cluster.name, deployed.path)
             served: list[tuple[str, Served]] = []
+            nodes: list[ClusterNode] = []
+
+            def state() -> State:
+                serving = opened.serving_caches()
+                ready = all(serving.values()) and all(node.ready for node in nodes)
+                return State(frozenset(serving), ready and bool(served or nodes or "ambassador" in wanted))
+
+            def restart() -> None:
+                restarting.set()
+                stopping.set()
+
             if "cache" in wanted:
                 if deployed is not None:
                     deployed.make_caches(opened)
@@ -144,17 +174,24 @@ def node(
                         compression="" if compression == "none" else compression,
                     )
                 )
+                nodes.append(one)
                 told = {"cluster": cluster, "roles": copying, "number": number, "addresses": one.addresses}
                 if json:
                     show_json(told)
                 else:
                     show(f"{cluster}: {', '.join(copying)} at {' '.join(set(one.addresses.values())) or 'no door'}")
+            if deployed is not None:
+                store = stack.enter_context(open_store(deployed.path, deployed.file))
+                entry = ProcessEntry(store, deployed.cluster.name, wanted, number, state, restart)
+                stack.callback(entry.close)
             if "ambassador" in wanted:
                 _bring_streams(opened, streams or [], memory, stopping, as_json=json)
             while not stopping.wait(_LOOK_S):
                 if served and not copying and all(there.backend.stopped for _, there in served):
                     say("others serve these backends now; nothing is left to do here")
                     break
+    if restarting.is_set():
+        raise typer.Exit(RESTART_EXIT)
 
 
 def _serve_caches(

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from ...errors import ConfigError, TailraceError
-from ..deployed import open_store, process_plans, publish
-from ..supervision import ProcessStatus, Supervisor
-from ..world_file import read_world_file
+from ..deployed import make_all_caches, open_store, process_plans, publish
+from ..supervision import ProcessPlan, ProcessStatus, Supervisor
+from ..world_file import WorldFile, read_world_file
 from .options import Debug, Json, examples
 from .report import reported, say, show, show_json, table_lines
 
@@ -32,13 +32,22 @@ def up(
         str | None,
         typer.Option("--logs", metavar="DIR", help="Where they write; `logs` beside the file.", show_default=False),
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST",
+            help="Let processes talk over TCP at this address; 127.0.0.1 if the file has a table [tls].",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run every cluster of a world on this machine, in the foreground, until Ctrl-C or SIGTERM.
 
-    A process that ends is started again. The file is looked at now and then: new streams, destinations, prices and
-    limits hold without a restart; new clusters and other sizes need one.
+    A process that ends is started again. The file is looked at now and then: new streams, destinations, clusters,
+    sizes, prices and limits hold without a restart.
     """
     with reported(as_json=json, debug=debug):
         file = read_world_file(path)
@@ -49,10 +58,9 @@ def up(
             signal.signal(number, lambda *_: stopping.set())
         folder = os.path.dirname(os.path.abspath(path))
         with open_store(path, file) as store:
+            make_all_caches(path, file)
             publish(path, file, store)
-            supervisor = Supervisor(
-                process_plans(path, file, together=together), logs=logs or os.path.join(folder, "logs")
-            )
+            supervisor = Supervisor(_plans(path, file, together, listen), logs=logs or os.path.join(folder, "logs"))
             shown = _Shown(as_json=json)
             try:
                 written = os.stat(path).st_mtime_ns
@@ -68,13 +76,33 @@ def up(
                     if now is not None and now != written:
                         written = now
                         try:
-                            publish(path, read_world_file(path), store)
+                            file = _changed(file, read_world_file(path))
+                            make_all_caches(path, file)
+                            publish(path, file, store)
+                            supervisor.replace(_plans(path, file, together, listen))
                             say(f"{path} was changed, and holds from now on")
                         except TailraceError as problem:
                             say(f"{path} was changed, and is not taken: {problem}")
             finally:
                 supervisor.stop()
                 shown.close()
+
+
+def _plans(path: str, file: WorldFile, together: bool, listen: str | None) -> list[ProcessPlan]:
+    if file.tls is not None:
+        from ...wire.credentials import check
+
+        for cluster in file.world.clusters:  # what is wrong is told at once, not by processes that end again and again
+            if (tls := file.tls_of(cluster.name, os.path.dirname(os.path.abspath(path)))) is not None:
+                check(tls)
+    where = listen or (None if file.tls is None else "127.0.0.1")
+    return process_plans(path, file, together=together, listen=where)
+
+
+def _changed(before: WorldFile, now: WorldFile) -> WorldFile:
+    if now.coordination != before.coordination:
+        raise ConfigError("[coordination] cannot be changed while the world runs: end it, and start it again")
+    return now
 
 
 def _modified(path: str) -> int | None:

@@ -1,11 +1,22 @@
-"""How the demo looks: a live table on a terminal, a line a second elsewhere."""
+"""How the demo looks: a live table on a terminal, a line now and then elsewhere."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+class Shown(Protocol):
+    """All that is to be seen at a moment: as one line, or as something for a terminal."""
+
+    elapsed_s: float
+    notes: list[str]
+
+    def line(self) -> str: ...
+
+    def render(self) -> "Group": ...
 
 
 @dataclass(slots=True)
@@ -17,11 +28,12 @@ class Row:
     rate: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
+    cluster: str = ""  # where a consumer reads, in a world of clusters
 
 
 @dataclass(slots=True)
 class Picture:
-    """All that is to be seen at a moment."""
+    """Processes and how fast they are."""
 
     elapsed_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
@@ -55,10 +67,11 @@ class Picture:
 
 
 class View:
-    """Shows pictures. On a terminal in place; else one line a second, and each note once."""
+    """Shows pictures. On a terminal in place; else a line now and then, and each note once."""
 
     def __init__(self, live: bool, write: Callable[[str], None]) -> None:
         self._write, self._noted, self._shown_s = write, 0, -1.0
+        self.every_s = 1.0  # a line, where there is no terminal
         self._live = None
         if live:
             from rich.live import Live
@@ -66,14 +79,14 @@ class View:
             self._live = Live(refresh_per_second=8)
             self._live.start()
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: Shown) -> None:
         if self._live is not None:
             self._live.update(picture.render())
             return
         for note in picture.notes[self._noted :]:
             self._write(note)
         self._noted = len(picture.notes)
-        if picture.elapsed_s - self._shown_s >= 1.0:
+        if picture.elapsed_s - self._shown_s >= self.every_s:
             self._shown_s = picture.elapsed_s
             self._write(picture.line())
 

@@ -9,7 +9,8 @@ import time
 _PIECE_BYTES = 256 << 10
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+    """One direction of a connection, until it ends."""
     waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=4096)
 
     async def send() -> None:
@@ -39,7 +40,7 @@ async def _serve(port: int, delay_s: float) -> None:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(_pass_on(reader, far_writer, delay_s), _pass_on(far_reader, writer, delay_s))
+        await asyncio.gather(pass_on(reader, far_writer, delay_s), pass_on(far_reader, writer, delay_s))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)

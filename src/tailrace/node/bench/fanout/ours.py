@@ -65,9 +65,10 @@ class Abroad(Ours):
             self._servers.append(Server(self._ambassador, f"{self._folder}.log", environment={_HOST: _ABROAD}))
 
     def _cache_node(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
-        doors = [("127.0.0.1", free_port()), ("127.0.0.1", free_port())]
-        listen, engine = (f"{host}:{port}" for host, port in doors)
-        return [*self._node("cache"), "--listen", listen, "--engine", engine], doors
+        """Two caches, so two ports of each kind, one behind the other."""
+        host, listen, engine = "127.0.0.1", free_port(), free_port()
+        doors = [(host, port + further) for port in (listen, engine) for further in (0, 1)]
+        return [*self._node("cache"), "--listen", f"{host}:{listen}", "--engine", f"{host}:{engine}"], doors
 
     def _ambassador(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
         return self._node("ambassador"), []

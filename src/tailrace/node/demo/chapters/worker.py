@@ -8,8 +8,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from ...streams import Delays
-from ..world import World, open_world
+from ....streams import Delays
+from ...world import World, open_world
 
 _REPORT_S = 0.1
 _FILLER = b"." * 84  # makes a message about 100 bytes
@@ -68,7 +68,7 @@ def consume(world: World, stream: str, name: str) -> None:
                     expected[shard] = number + 1
                     delays.add(now_us - message.timestamp_us)
             if time.monotonic() - reported_s >= _REPORT_S or _stopping:
-                tell(saw=expected, delays=delays.counts)
+                tell(saw=expected, delays=delays.counts, cluster=consumer.clusters.get(stream))
                 delays, reported_s = Delays(), time.monotonic()
                 consumer.commit()
                 if _stopping:

@@ -1,0 +1,218 @@
+"""The clusters around this one, for consumers: how they are, and their files, where they can be read from here.
+
+A cluster's folder has a note of the world it belongs to, which its processes leave there: cluster.json. So whoever
+opens the folder finds the world's store, without being told. One thread of a process looks there now and then; when the
+store is away everybody stays where they are.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..coordination import Coordination
+from ..copytree.routing import Conditions, refuges
+from ..copytree.world_record import WorldState, load
+from ..env import Clock
+from ..errors import FileProblem, TailraceError
+from ..files import Files, PosixFiles
+from ..streams import Lodging, Outlook, ShardTail
+from .membership import Membership
+
+_LOOK_S = 0.5  # at the store
+_CHECK_S = 0.25  # at what is known of it
+_CLOSE_S = 2.0  # home that is so far behind us is close enough to come back to: it never overtakes one who is faster
+_AVOID_S = 10.0  # a refuge that could not be read is not tried again for so long
+_NOTHING = "\x7f"  # no key begins so
+
+Place = tuple[str, int]
+_LOG = logging.getLogger(__name__)
+
+
+def outlook(state: WorldState, stream: str, home: str) -> Outlook:
+    """What the world says of a stream in one cluster, and in those around it. Pure."""
+    tree = state.trees.get(stream)
+    if tree is None or home not in state.world or tree.source == home:
+        return Outlook()  # where it is produced, the files have all there is
+    trouble, report = "", state.reports.get(home)
+    upstream = tree.upstream(home)
+    if report is None:
+        trouble = f"{home} says nothing"
+    elif stream in report.late:
+        trouble = f"{stream} comes late to {home}"
+    elif upstream is not None and (told := state.reports.get(upstream)) is not None and home in told.cut:
+        trouble = f"{upstream} cannot send to {home}"
+    ill = {one.name for one in state.world.clusters if one.name not in state.reports}
+    ill |= {name for name, told in state.reports.items() if stream in told.late}
+    found = refuges(state.world, tree, home, Conditions(bad_clusters=frozenset(ill)))
+    return Outlook(trouble, tuple(found))
+
+
+class Neighbours:
+    """Of one cluster. Shared by all consumers of a process."""
+
+    def __init__(self, membership: Membership, open_store: Callable[[], Coordination], clock: Clock) -> None:
+        self.membership, self._open_store, self._clock = membership, open_store, clock
+        self.state: WorldState | None = None  # None: nothing is known
+        self._files: dict[str, Files] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace neighbours", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(5.0)
+
+    def folder(self, cluster: str) -> str | None:
+        """Of a cluster's files, if they can be read from here."""
+        if self.state is None:
+            return None
+        beside = os.path.dirname(self.membership.world_file)
+        folder = os.path.join(beside, self.state.world.cluster(cluster).folder or cluster)
+        return folder if os.path.isdir(folder) else None
+
+    def files(self, cluster: str) -> Files | None:
+        if cluster not in self._files:
+            if (folder := self.folder(cluster)) is None:
+                return None
+            self._files[cluster] = PosixFiles(folder)
+        return self._files[cluster]
+
+    def _run(self) -> None:
+        seen, store = -1, None
+        known: dict[str, tuple[int, Any]] = {}
+        while not self._closed.is_set():
+            with suppress(TailraceError):  # the store is away, or makes no sense: what was known stays known
+                if store is None:
+                    store = self._open_store()
+                now = store.range(_NOTHING).revision
+                if now != seen:
+                    self.state, seen = load(store, known), now
+            self._closed.wait(_LOOK_S)
+        if store is not None:
+            store.close()
+
+
+class Moving:
+    """Where one consumer reads. `at_home` makes a tail there; `home` are the files there."""
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        home: Files,
+        at_home: Callable[[str, int, int], ShardTail],
+        places: list[Place],
+        clock: Clock,
+        *,
+        mapped: bool,
+    ) -> None:
+        self._neighbours, self._home, self._at_home, self._clock = neighbours, home, at_home, clock
+        self._mapped = mapped
+        self._cluster = neighbours.membership.cluster
+        self._lodgings = {stream: Lodging(self._cluster) for stream, _ in places}
+        self._unreadable: dict[str, str] = {}  # streams that cannot be read at home, and why
+        self._avoid: dict[tuple[str, str], float] = {}  # (stream, cluster) that could not be read, until when
+        self._been: dict[str, deque[tuple[float, dict[Place, int]]]] = {stream: deque() for stream in self._lodgings}
+        self._check_s = 0.0
+
+    @property
+    def away(self) -> bool:
+        return any(lodging.away for lodging in self._lodgings.values())
+
+    def clusters(self) -> dict[str, str]:
+        return {stream: lodging.cluster for stream, lodging in self._lodgings.items()}
+
+    def is_due(self) -> bool:
+        return self._neighbours.state is not None and self._clock.monotonic_s() >= self._check_s
+
+    def look(self, positions: dict[Place, int]) -> dict[Place, ShardTail]:
+        now_s = self._clock.monotonic_s()
+        self._check_s = now_s + _CHECK_S
+        tails: dict[Place, ShardTail] = {}
+        for stream, lodging in self._lodgings.items():
+            here = {place: at for place, at in positions.items() if place[0] == stream}
+            before = lodging.cluster
+            if not lodging.away:
+                self._been[stream].clear()
+            if lodging.look(self._outlook(stream, lodging, here, now_s), now_s):
+                try:
+                    tails |= self._tails(lodging.cluster, here)
+                except TailraceError as problem:
+                    _LOG.warning("%s cannot be read in %s: %s", stream, lodging.cluster, problem)
+                    self._avoid[stream, lodging.cluster] = now_s + _AVOID_S
+                    lodging.stay(before)
+                else:
+                    _LOG.info("%s is read in %s%s", stream, lodging.cluster, f": {lodging.why}" if lodging.why else "")
+        return tails
+
+    def failed(self, place: Place, problem: FileProblem) -> bool:
+        stream, state = place[0], self._neighbours.state
+        lodging = self._lodgings[stream]
+        if state is None:
+            return False
+        if lodging.away:
+            self._avoid[stream, lodging.cluster] = self._clock.monotonic_s() + _AVOID_S
+        else:
+            self._unreadable[stream] = str(problem)
+        self._check_s = 0.0
+        elsewhere = self._refuges(stream, outlook(state, stream, self._cluster))
+        return bool(elsewhere) or (lodging.away and stream not in self._unreadable)
+
+    def _outlook(self, stream: str, lodging: Lodging, positions: Mapping[Place, int], now_s: float) -> Outlook:
+        assert self._neighbours.state is not None
+        self._avoid = {key: until_s for key, until_s in self._avoid.items() if until_s > now_s}
+        seen = outlook(self._neighbours.state, stream, self._cluster)
+        trouble = seen.trouble
+        if lodging.away and not trouble:
+            trouble = self._behind(stream, positions, now_s)
+        elif not lodging.away and stream in self._unreadable:
+            trouble = f"{self._cluster} cannot be read: {self._unreadable[stream]}"
+        return Outlook(trouble, self._refuges(stream, seen), stream in self._unreadable)
+
+    def _refuges(self, stream: str, seen: Outlook) -> tuple[str, ...]:
+        return tuple(
+            name
+            for name in seen.refuges
+            if (stream, name) not in self._avoid and self._neighbours.folder(name) is not None
+        )
+
+    def _behind(self, stream: str, positions: Mapping[Place, int], now_s: float) -> str:
+        """Why it is too early to come home although nobody complains; empty: it is not."""
+        been = self._been[stream]
+        been.append((now_s, dict(positions)))
+        while len(been) > 1 and been[1][0] <= now_s - _CLOSE_S:
+            been.popleft()
+        for (_, shard), position in been[0][1].items():
+            tail: ShardTail | None = None
+            try:
+                tail = ShardTail(self._home, self._clock, stream, shard, "latest")
+                if tail.position < position:
+                    return f"{self._cluster} has {stream}/{shard} up to {tail.position} of {position}"
+            except TailraceError as problem:
+                return str(problem)
+            finally:
+                if tail is not None:
+                    tail.close()
+        self._unreadable.pop(stream, None)
+        return ""
+
+    def _tails(self, cluster: str, positions: Mapping[Place, int]) -> dict[Place, ShardTail]:
+        """All shards of a stream, or none."""
+        tails: dict[Place, ShardTail] = {}
+        try:
+            for (stream, shard), position in positions.items():
+                if cluster == self._cluster:
+                    tails[stream, shard] = self._at_home(stream, shard, position)
+                    continue
+                files = self._neighbours.files(cluster)
+                if files is None:
+                    raise FileProblem(f"the files of {cluster} cannot be reached")
+                tails[stream, shard] = ShardTail(files, self._clock, stream, shard, position, mapped=self._mapped)
+        except BaseException:
+            for tail in tails.values():
+                tail.close()
+            raise
+        return tails

@@ -1,0 +1,1 @@
+"""A rolling restart: every process of a world anew, while producers and consumers go on."""
