@@ -189,7 +189,7 @@ def spark(
 
 
 @app.command(
-    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --json > bench.json"),
+    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --peers --json > bench.json"),
 )
 def copytree(
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs; each takes a minute.")] = 1,
@@ -201,8 +201,8 @@ def copytree(
         typer.Option("--directory", metavar="DIR", help="Where clusters lie: the disk to measure.", show_default=False),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers/--no-peers", help="Beside Kafka with MirrorMaker 2, if it can be had.")
-    ] = True,
+        bool, typer.Option("--peers", help="Beside Kafka with MirrorMaker 2, if it can be had; minutes more.")
+    ] = False,
     peers_folder: PeersFolder = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny amounts: shows that it runs, not how fast.")] = False,
     json: Json = False,
