@@ -80,7 +80,7 @@ def test_an_empty_file_is_an_empty_world() -> None:
     ("text", "words"),
     [
         ("[clusters", "w.toml: not TOML"),
-        ("[nodes.a]", "w.toml: nodes: no such table; there are name, coordination, clusters"),
+        ("[nodes.a]", "w.toml: nodes: no such table; there are name, coordination, tls, clusters"),
         ("name = '../x'", "name: '../x' is not a world name"),
         ("coordination = 5", "coordination=5: use a table"),
         ("[coordination]\netcd = ['http://a']", "etcd='http://a': use host:port, without http://"),

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_layers_kills import STREAM, Following, Producing
+from test_layers_kills import STREAM, Following
+from up_world import Trickle
 
 import tailrace
 from conftest import wait_until
@@ -59,14 +60,14 @@ def world(tmp_path: Path) -> Path:
 
 def test_consumers_of_a_dead_cluster_go_on_elsewhere_and_come_home(tmp_path: Path, world: Path) -> None:
     nodes = {name: Node(world, name) for name in "ab"}
-    producing = Producing(tmp_path / "a")
+    producing = Trickle(tmp_path / "a")
     following: list[Following] = []
     try:
         wait_until((tmp_path / "b" / "streams" / STREAM / "00000").exists, "the copy")
         following.append(Following(tmp_path / "b"))
         (one,) = following
 
-        def goes_on(more: int = 500) -> None:
+        def goes_on(more: int = 100) -> None:
             goal = producing.durable + more
             wait_until(lambda: one.problem or one.count >= goal, "the consumer to be at the head")
             assert one.problem is None, one.problem
@@ -82,9 +83,8 @@ def test_consumers_of_a_dead_cluster_go_on_elsewhere_and_come_home(tmp_path: Pat
         wait_until(lambda: one.problem or consumer_of(one).clusters == {STREAM: "b"}, "it to come home")
         goes_on()
     finally:
-        producing.kill()
-        with tailrace.open(tmp_path / "a") as source:
-            end = source.stream_status(STREAM)[0].messages
+        producing.close()
+        end = producing.durable
         for one in following:
             wait_until(lambda one=one: one.problem or one.count >= end, "the last messages")  # type: ignore[misc]
             one.close()

@@ -1,4 +1,4 @@
-"""`tailrace up` in a process of its own."""
+"""`tailrace up` in a process of its own, and a producer that leaves room for it."""
 
 import json
 import os
@@ -9,6 +9,9 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+from test_layers_kills import STREAM, expected
+
+import tailrace
 from conftest import wait_until
 
 
@@ -50,3 +53,28 @@ class Up:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Trickle:
+    """A producer that leaves room for others: what is tested is a restart, not the machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._world = tailrace.open(folder)
+        self._producer = self._world.producer(STREAM, buffer_s=0.0)
+        self.durable = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.01):
+            for number in range(self.durable, self.durable + 10):
+                self._producer.send(expected(number))
+            self._producer.flush()
+            self.durable += 10
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.close()
+        self._world.close()

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ from .membership import Membership
 
 _LOOK_S = 0.5  # at the store
 _CHECK_S = 0.25  # at what is known of it
-_CLOSE_S = 2.0  # home that is so far behind us is close enough to come back to: it never overtakes one who is faster
+_CLOSE_S = 2.0  # so far behind others home is well: who is nearer to the source is always a little ahead
 _AVOID_S = 10.0  # a refuge that could not be read is not tried again for so long
 _NOTHING = "\x7f"  # no key begins so
 
@@ -115,7 +115,7 @@ class Moving:
         self._lodgings = {stream: Lodging(self._cluster) for stream, _ in places}
         self._unreadable: dict[str, str] = {}  # streams that cannot be read at home, and why
         self._avoid: dict[tuple[str, str], float] = {}  # (stream, cluster) that could not be read, until when
-        self._been: dict[str, deque[tuple[float, dict[Place, int]]]] = {stream: deque() for stream in self._lodgings}
+        self._past = {stream: _Past() for stream in self._lodgings}  # of the nearest refuge; when away, of ourselves
         self._check_s = 0.0
 
     @property
@@ -135,8 +135,6 @@ class Moving:
         for stream, lodging in self._lodgings.items():
             here = {place: at for place, at in positions.items() if place[0] == stream}
             before = lodging.cluster
-            if not lodging.away:
-                self._been[stream].clear()
             if lodging.look(self._outlook(stream, lodging, here, now_s), now_s):
                 try:
                     tails |= self._tails(lodging.cluster, here)
@@ -145,6 +143,7 @@ class Moving:
                     self._avoid[stream, lodging.cluster] = now_s + _AVOID_S
                     lodging.stay(before)
                 else:
+                    self._past[stream].clear()
                     _LOG.info("%s is read in %s%s", stream, lodging.cluster, f": {lodging.why}" if lodging.why else "")
         return tails
 
@@ -165,12 +164,16 @@ class Moving:
         assert self._neighbours.state is not None
         self._avoid = {key: until_s for key, until_s in self._avoid.items() if until_s > now_s}
         seen = outlook(self._neighbours.state, stream, self._cluster)
-        trouble = seen.trouble
-        if lodging.away and not trouble:
-            trouble = self._behind(stream, positions, now_s)
-        elif not lodging.away and stream in self._unreadable:
+        trouble, found = seen.trouble, self._refuges(stream, seen)
+        if lodging.away:
+            trouble = trouble or self._behind(stream, positions, now_s)
+        elif stream in self._unreadable:
             trouble = f"{self._cluster} cannot be read: {self._unreadable[stream]}"
-        return Outlook(trouble, self._refuges(stream, seen), stream in self._unreadable)
+        elif not trouble:
+            self._past[stream].clear()
+        elif not self._lags(stream, positions, found, now_s):
+            trouble = ""
+        return Outlook(trouble, found, stream in self._unreadable)
 
     def _refuges(self, stream: str, seen: Outlook) -> tuple[str, ...]:
         return tuple(
@@ -179,25 +182,46 @@ class Moving:
             if (stream, name) not in self._avoid and self._neighbours.folder(name) is not None
         )
 
+    def _lags(self, stream: str, places: Iterable[Place], refuges: Sequence[str], now_s: float) -> bool:
+        """Whether what is reported hurts: home has not even what the nearest refuge had a while ago. A scheduler that
+        restarts, or a stream that is silent, is no reason to leave."""
+        if not refuges:
+            return False
+        try:
+            there = self._ends(self._files_of(refuges[0]), places)
+        except TailraceError:
+            self._avoid[stream, refuges[0]] = now_s + _AVOID_S
+            return False
+        before = self._past[stream].add(there, now_s)
+        try:
+            return before is not None and _is_behind(self._ends(self._home, places), before)
+        except TailraceError:
+            return True
+
     def _behind(self, stream: str, positions: Mapping[Place, int], now_s: float) -> str:
         """Why it is too early to come home although nobody complains; empty: it is not."""
-        been = self._been[stream]
-        been.append((now_s, dict(positions)))
-        while len(been) > 1 and been[1][0] <= now_s - _CLOSE_S:
-            been.popleft()
-        for (_, shard), position in been[0][1].items():
-            tail: ShardTail | None = None
-            try:
-                tail = ShardTail(self._home, self._clock, stream, shard, "latest")
-                if tail.position < position:
-                    return f"{self._cluster} has {stream}/{shard} up to {tail.position} of {position}"
-            except TailraceError as problem:
-                return str(problem)
-            finally:
-                if tail is not None:
-                    tail.close()
+        before = self._past[stream].add(positions, now_s)
+        try:
+            if before is None or _is_behind(self._ends(self._home, positions), before):
+                return f"{stream} in {self._cluster} is behind"
+        except TailraceError as problem:
+            return str(problem)
         self._unreadable.pop(stream, None)
         return ""
+
+    def _ends(self, files: Files, places: Iterable[Place]) -> dict[Place, int]:
+        ends = {}
+        for stream, shard in places:
+            tail = ShardTail(files, self._clock, stream, shard, "latest")
+            ends[stream, shard] = tail.position
+            tail.close()
+        return ends
+
+    def _files_of(self, cluster: str) -> Files:
+        files = self._neighbours.files(cluster)
+        if files is None:
+            raise FileProblem(f"the files of {cluster} cannot be reached")
+        return files
 
     def _tails(self, cluster: str, positions: Mapping[Place, int]) -> dict[Place, ShardTail]:
         """All shards of a stream, or none."""
@@ -207,12 +231,32 @@ class Moving:
                 if cluster == self._cluster:
                     tails[stream, shard] = self._at_home(stream, shard, position)
                     continue
-                files = self._neighbours.files(cluster)
-                if files is None:
-                    raise FileProblem(f"the files of {cluster} cannot be reached")
+                files = self._files_of(cluster)
                 tails[stream, shard] = ShardTail(files, self._clock, stream, shard, position, mapped=self._mapped)
         except BaseException:
             for tail in tails.values():
                 tail.close()
             raise
         return tails
+
+
+class _Past:
+    """Where something stood a while ago."""
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[float, dict[Place, int]]] = deque()
+
+    def add(self, positions: Mapping[Place, int], now_s: float) -> dict[Place, int] | None:
+        """Where it stood `_CLOSE_S` before now; None: that is not known yet."""
+        self._known.append((now_s, dict(positions)))
+        while len(self._known) > 1 and self._known[1][0] <= now_s - _CLOSE_S:
+            self._known.popleft()
+        since_s, before = self._known[0]
+        return before if since_s <= now_s - _CLOSE_S else None
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def _is_behind(ends: Mapping[Place, int], others: Mapping[Place, int]) -> bool:
+    return any(ends[place] < others[place] for place in ends)

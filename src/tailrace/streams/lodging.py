@@ -18,7 +18,7 @@ Place = tuple[str, int]  # (stream, shard)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    ill_s: float = 2.0
+    ill_s: float = 1.0
     well_s: float = 5.0
 
 
