@@ -31,7 +31,6 @@ TARIFFS = (
     Tariff(scope="world", price_per_gb=0.08, latency_s=0.09),
 )
 WORKERS = Sizes(reader=8, writer=8)
-FILES = 2  # of a shard: data and index
 SHARDS = 120  # of all streams together, as in the paper's first experiment
 
 
@@ -98,8 +97,8 @@ _world_of: dict[str, WorldMap] = {}
 
 
 def _operations(world: WorldMap, plans: dict[str, Plan]) -> dict[str, float]:
-    """Of the current files of all shards: one for each file and storage type, from reader to writer."""
-    each = SHARDS / len(plans) * FILES
+    """One for each shard and storage type on each hop, from reader to writer; both files of a shard travel in one."""
+    each = SHARDS / len(plans)
     sends = {
         cluster.name: sum(
             len(plan.tree.downstream(cluster.name)) * plan.demand.layers * each for plan in plans.values()

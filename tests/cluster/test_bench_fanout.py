@@ -53,6 +53,7 @@ def test_ours_and_a_peer_have_figures_at_every_number_of_consumers_and_nothing_i
     peers = summary["peers"]
     assert peers["redis"][0].isdigit()
     assert result["failed"] == []
+    assert 0 <= summary["idle_core_pct"] < 300
     for consumers in (1, 2):
         assert summary[f"n{consumers}_{LIMIT}_mb_per_s"] > 0
         for system in (OURS, *peers):

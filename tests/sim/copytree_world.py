@@ -39,6 +39,8 @@ CONFIG = StreamConfig(shards=SHARDS, file_bytes=3000, message_bytes_max=4096, ch
 SETTINGS = json.dumps({"version": 1, "incarnation": INCARNATION, **encode(CONFIG)}).encode()
 WINDOW_BYTES = 4096
 BEAT_S, BACK_S = 0.5, 2.0
+LOOK_S, POLL_S = 0.1, 0.07  # of readers and consumers
+FAULTS_PER_S = 2.0
 
 
 class Cell:
@@ -92,7 +94,10 @@ class Process:
     life: int = 0  # which of its lives this is: what an earlier one had planned does not happen
     files: Any = None
     disk: Any = None
+    does: Any = None  # what runs in it, in this life
     ends: list[End] | None = None
+    stalled_until_s: float = 0.0  # its disk hangs for so long
+    stalls: int = 0  # that have met nothing yet
 
     def run(self) -> None:
         self.alive, self.life, self.ends = True, self.life + 1, []
@@ -137,6 +142,7 @@ class Site:
         self.world, self.name = world, name
         self.disk = SimulatedDisk(seed=world.random.randrange(1 << 30))
         self.clock = VirtualClock(world.time)
+        self.jumped = 0  # jumps that have met nothing yet
         self.layers = Layers(Cell(), Cell())
         self.writers = [Process(f"{name}/writer-{i}", self, lambda process: None) for i in range(2)]
         self.readers = [Process(f"{name}/reader-{i}", self, Reader) for i in range(2)]
@@ -152,7 +158,9 @@ class World:
         self.random, self.time = Random(seed), VirtualTime()
         self.network = VirtualNetwork(self.time, Random(seed + 1))
         self.trace: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # of problems, by kind
+        self.tried: Counter[str] = Counter()  # faults, by kind …
+        self.effective: Counter[str] = Counter()  # … and those that met something
         self.epoch = 1
         self.sites = {name: Site(self, name, number) for number, name in enumerate("abcdef"[:clusters])}
         self.origin = self.sites["a"]
@@ -254,6 +262,8 @@ class Producing:
             ]
             found = SegmentLengths(segment, size, size), files[0], files[1]
             told = told.begin(found[0])
+            self._world.effective["clock jump"] += self._process.site.jumped  # clocks name files
+            self._process.site.jumped = 0
             chunks.update(found[2].append(memoryview(one.header)))
         chunks.update(found[1].append(data))
         chunks.update(found[2].append(entries))
@@ -324,7 +334,12 @@ class Writing:
         self._waiting.append(batch)
         if not self._busy:
             self._busy = True
-            self._process.after(self._world.random.uniform(0.0005, 0.01), self._work)
+            now_s = self._world.time.now_s
+            hangs_s = max(0.0, self._process.stalled_until_s - now_s)
+            if hangs_s > SILENT_S and self._process.stalls:  # so long that it is given up, and wakes as a ghost
+                self._process.stalls -= 1
+                self._world.effective["stall"] += 1
+            self._process.after(hangs_s + self._world.random.uniform(0.0005, 0.01), self._work)
 
     def _work(self) -> None:
         self._busy = False
@@ -363,11 +378,11 @@ def _granting(standing: Standing) -> Standing:
 class Copying:
     """One operation at a reader, as `tailrace.copytree.copying` does it with threads."""
 
-    def __init__(self, reader: "Reader", order: Order) -> None:
+    def __init__(self, reader: "Reader", order: Order, turn: int = 0) -> None:
         self.reader, self.order = reader, order
         self.stopped = False
         self.state = "starting"
-        self._turn = 0
+        self._turn = self.writer_turn = turn  # which writer is next, and which was last
         self._open()
 
     def _open(self) -> None:
@@ -378,6 +393,7 @@ class Copying:
         self._heard_s = process.site.world.time.now_s
         operation = self.order.operation
         writer = process.site.world.sites[operation.target].writers[self._turn % 2]
+        self.writer_turn = self._turn
         self._turn += 1
         self._end = process.dial(writer)
         if self._end is None:
@@ -458,7 +474,7 @@ class Copying:
             self._lost()
             return
         self._send()
-        self.reader.process.after(0.05, lambda: self._look(end))
+        self.reader.process.after(LOOK_S, lambda: self._look(end))
 
     def _send(self) -> None:
         assert self._end is not None
@@ -482,6 +498,7 @@ class Copying:
 class Reader:
     def __init__(self, process: Process) -> None:
         self.process = process
+        process.does = self
         self.copyings: dict[Operation, Copying] = {}
         self._orders: dict[str, dict[Operation, Order]] = {}
         self._lines: dict[str, End] = {}
@@ -597,7 +614,7 @@ class Consumer:
                     assert found.value == expected, f"{self._process.name}: {found.value!r} instead of {expected!r}"
                     self.seen[shard] += 1
                 self.positions[shard] = self._tails[shard].position
-        self._process.after(0.03, self._poll)
+        self._process.after(POLL_S, self._poll)
 
     def _tail(self, shard: int) -> ShardTail:
         if shard not in self._tails:
@@ -614,7 +631,8 @@ class Consumer:
 
 
 class Faults:
-    """A schedule of faults from a seed. Each is undone after a while; in the end all are."""
+    """A schedule of faults from a seed. Each is undone after a while; in the end all are. It is counted which of them
+    met anything: a kind that never does tests nothing."""
 
     def __init__(self, world: World, until_s: float) -> None:
         self._world, self._until_s = world, until_s
@@ -624,25 +642,17 @@ class Faults:
         world = self._world
         if world.time.now_s >= self._until_s:
             return
-        fault = world.random.choice(
-            [
-                self._kill,
-                self._kill,
-                self._crash,
-                self._cut,
-                self._slow,
-                self._lose_cache,
-                self._duel,
-                self._jump,
-                self._reroute,
-                self._reroute,
-            ]
-        )
-        fault()
-        world.time.after(world.random.expovariate(1.2), self._next)
+        kind = world.random.choice(KINDS)
+        world.tried[kind] += 1
+        getattr(self, f"_{kind.replace(' ', '_').replace('-', '_')}")()
+        world.time.after(world.random.expovariate(FAULTS_PER_S), self._next)
 
     def _some_site(self) -> Site:
         return self._world.random.choice(list(self._world.sites.values()))
+
+    def _some_way(self) -> tuple[str, str]:
+        one, other = self._world.random.sample(list(self._world.sites), 2)
+        return one, other
 
     def _later(self, act: Callable[[], None], mean_s: float = 1.0) -> None:
         self._world.time.after(self._world.random.expovariate(1 / mean_s), act)
@@ -651,6 +661,9 @@ class Faults:
         victim = self._world.random.choice(self._world.everybody())
         if victim.alive:
             self._world.say(f"kill {victim.name}")
+            self._world.effective["kill"] += victim is self._world.producer or any(
+                not end.closed for end in victim.ends or []
+            )
             victim.kill()
             self._later(lambda: None if victim.alive else victim.run())
 
@@ -661,7 +674,9 @@ class Faults:
         mine = [process for process in world.everybody() if process.site is site]
         for process in [*mine, site.schedulers[1], site.consumer._process]:
             process.kill()
+        before = disk_content(site)
         site.disk.crash(world.random.choice(["nothing", "everything", "random"]))
+        world.effective["crash"] += disk_content(site) != before
         site.layers.data.entries.clear()  # type: ignore[attr-defined]
         site.layers.lengths.entries.clear()  # type: ignore[attr-defined]
 
@@ -673,22 +688,48 @@ class Faults:
         self._later(back)
 
     def _cut(self) -> None:
-        one, other = self._world.random.sample(list(self._world.sites), 2)
-        self._world.say(f"cut {one} {other}")
-        self._world.network.cut(one, other)
-        self._later(lambda: self._world.network.heal_way(one, other), 3.0)
+        self._part("cut", both=True)
 
-    def _slow(self) -> None:
-        one, other = self._world.random.sample(list(self._world.sites), 2)
+    def _one_way_cut(self) -> None:
+        self._part("one-way cut", both=False)
+
+    def _part(self, kind: str, *, both: bool) -> None:
+        (one, other), network = self._some_way(), self._world.network
+        self._world.say(f"{kind} {one} {other}")
+        held = network.held
+        network.cut(one, other, both=both)
+
+        def heal() -> None:
+            self._world.effective[kind] += network.held > held
+            network.heal_way(one, other)
+
+        self._later(heal, 3.0)
+
+    def _slow_link(self) -> None:
+        (one, other), network = self._some_way(), self._world.network
         self._world.say(f"slow {one} {other}")
-        self._world.network.slow(one, other, self._world.random.choice([5, 30, 150]))
-        self._later(lambda: self._world.network.heal_way(one, other), 3.0)
+        slowed = network.slowed
+        network.slow(one, other, self._world.random.choice([5, 30, 150]))
 
-    def _lose_cache(self) -> None:
+        def heal() -> None:
+            self._world.effective["slow link"] += network.slowed > slowed
+            network.heal_way(one, other)
+
+        self._later(heal, 3.0)
+
+    def _stall(self) -> None:
+        """The disk of a writer hangs, and what it was given comes down long after others have taken over."""
+        victim = self._world.random.choice(self._some_site().writers)
+        seconds = self._world.random.choice([1.0, 5.0, 9.0])
+        self._world.say(f"{victim.name} hangs for {seconds:g} s")
+        victim.stalled_until_s, victim.stalls = self._world.time.now_s + seconds, 1
+
+    def _lost_cache(self) -> None:
         site, what = self._some_site(), self._world.random.choice(["data", "lengths", "both", "some", "down"])
         self._world.say(f"lose {what} of the cache of {site.name}")
         data: Any = site.layers.data
         lengths: Any = site.layers.lengths
+        before = len(data.entries) + len(lengths.entries)
         if what in ("data", "both"):
             data.entries.clear()
         if what in ("lengths", "both"):
@@ -697,6 +738,7 @@ class Faults:
             for key in list(data.entries):
                 if self._world.random.random() < 0.5:
                     del data.entries[key]
+        self._world.effective["lost cache"] += what == "down" or len(data.entries) + len(lengths.entries) < before
         if what == "down":
             data.down = lengths.down = True
 
@@ -705,21 +747,65 @@ class Faults:
 
             self._later(up)
 
-    def _duel(self) -> None:
-        second = self._some_site().schedulers[1]
+    def _dueling_schedulers(self) -> None:
+        second, world = self._some_site().schedulers[1], self._world
         if not second.alive:
-            self._world.say(f"a second scheduler {second.name}")
+            world.say(f"a second scheduler {second.name}")
             second.run()
-            self._later(second.kill, 4.0)
+            superseded = world.counts["Superseded"]
 
-    def _jump(self) -> None:
-        site = self._some_site()
+            def end() -> None:
+                world.effective["dueling schedulers"] += world.counts["Superseded"] > superseded
+                second.kill()
+
+            self._later(end, 4.0)
+
+    def _clock_jump(self) -> None:
+        site = self._world.origin if self._world.random.random() < 0.5 else self._some_site()
         seconds = self._world.random.choice([-3600.0, -5.0, 5.0, 3600.0])
         self._world.say(f"the clock of {site.name} jumps by {seconds:g} s")
         site.clock.jump_wall(seconds)
+        site.jumped += 1
 
-    def _reroute(self) -> None:
+    def _new_tree(self) -> None:
+        before = set(self._world.tree.hops)
         self._world.replant()
+        self._world.effective["new tree"] += set(self._world.tree.hops) != before
+
+
+KINDS = (
+    "kill",
+    "kill",
+    "crash",
+    "cut",
+    "one-way cut",
+    "slow link",
+    "stall",
+    "lost cache",
+    "dueling schedulers",
+    "clock jump",
+    "new tree",
+    "new tree",
+)
+
+
+def disk_content(site: Site) -> dict[str, bytes]:
+    """Everything on a cluster's disk, by path."""
+    disk, found = site.disk.process(), {}
+    todo = ["/"]
+    while todo:
+        folder = todo.pop()
+        for name in disk.list(folder):
+            path = f"{folder.rstrip('/')}/{name}"
+            if disk.is_folder(path):
+                todo.append(path)
+                continue
+            handle = disk.open(path, write=False)
+            content = bytearray(disk.size(handle))
+            disk.read_into(handle, 0, memoryview(content))
+            disk.close(handle)
+            found[path] = bytes(content)
+    return found
 
 
 # ---- one run
@@ -746,7 +832,7 @@ def files_of(site: Site) -> dict[str, bytes]:
     return found
 
 
-def run(seed: int, faults_s: float = 20.0, settle_s: float = 60.0) -> World:
+def run(seed: int, faults_s: float = 10.0, settle_s: float = 60.0) -> World:
     """Faults for a while, then peace: in the end all clusters have the same bytes, and consumers have seen all."""
     world = World(seed, clusters=3 + seed % 3)
     try:
@@ -801,13 +887,22 @@ def is_settled(world: World) -> bool:
     )
 
 
+def coverage(worlds: Iterable[World]) -> dict[str, tuple[int, int]]:
+    """Of each kind of fault: how often it was tried, and how often it met something."""
+    tried, effective = Counter[str](), Counter[str]()
+    for world in worlds:
+        tried += world.tried
+        effective += world.effective
+    return {kind: (tried[kind], effective[kind]) for kind in dict.fromkeys(KINDS)}
+
+
 def main(words: Sequence[str]) -> int:
     """Seeds, or ranges of them as in 1-200; a single one tells its story."""
     seeds = [seed for word in words for seed in range(int(word.split("-")[0]), int(word.split("-")[-1]) + 1)]
-    failed = []
+    failed, ran = [], []
     for seed in seeds:
         try:
-            ran = run(seed)
+            world = run(seed)
         except Exception as problem:
             failed.append(seed)
             if len(seeds) == 1:
@@ -815,10 +910,21 @@ def main(words: Sequence[str]) -> int:
             print(f"seed {seed} FAILED: {type(problem).__name__}: {str(problem)[:200]}", flush=True)
             continue
         if len(seeds) == 1:
-            print("\n".join(ran.trace))
-        print(f"seed {seed}: {sum(ran.acked)} messages, {ran.time.now_s:.0f} s of virtual time", flush=True)
-    print(f"{len(seeds) - len(failed)} of {len(seeds)} schedules held" + (f"; failed: {failed}" if failed else ""))
-    return 1 if failed else 0
+            print("\n".join(world.trace))
+            print(f"{sum(world.acked)} messages, {world.time.now_s:.0f} s of virtual time, {dict(world.counts)}")
+        told = World.__new__(World)  # what is counted of it: the rest would fill the memory
+        told.tried, told.effective = world.tried, world.effective
+        ran.append(told)
+        if len(ran) % 100 == 0:
+            print(f"{len(ran)} of {len(seeds)} held so far", flush=True)
+    found = coverage(ran)
+    for kind, (tried, effective) in found.items():
+        print(f"{kind:20} {tried:7,} times, {effective:7,} with an effect")
+    holes = [kind for kind, (_, effective) in found.items() if not effective and len(ran) >= 50]
+    print(f"{len(ran)} of {len(seeds)} schedules held" + (f"; failed: {failed}" if failed else ""))
+    if holes:
+        print(f"never had an effect, so nothing was tested: {', '.join(holes)}")
+    return 1 if failed or holes else 0
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ DOORS = {
     "tailrace.pipeline": "Pipeline PipelineConfig Sink Source into_stream parquet postgres_table sqlite_table stream",
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
-    "tailrace.files": "Appender Claim FileLength Files PosixFiles View",
+    "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
     "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
     "Patience Producer Quick Shadow "
@@ -119,7 +119,8 @@ DOORS = {
     "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
     "read_arrow read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
-    "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
+    "tailrace.wire": "BLOCK_HASH_BYTES Blocks CheckPeer CheckService HASHED_BYTES_MAX HASHES_MAX Held Holding "
+    "block_hash Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
     "CopyService DigestReply Engine EtcdCompare EtcdDelete EtcdGet EtcdOperation EtcdPeer EtcdPut "
     "EtcdRefused EtcdWatch FetchPart HASH_BYTES KeyValue ListPart LookupReply MutateReply Opening "
     "Operation Order Orders Piece RangeReply Report Running Server Shared Standing StatsReply "
@@ -128,14 +129,15 @@ DOORS = {
     "tailrace.cache": "AsyncCache Backend BackendRecord Cache CacheRecord Changes Peer Registry Standing Tenure "
     "Version Watch Ways",
     "tailrace.model": "Cluster CopyTree Demand Hop Link MessageFile Sizes Tariff WorldMap check_name",
-    "tailrace.copytree": "CacheSource CacheTarget DurableSource DurableTarget Reader ReaderLink Route Router "
+    "tailrace.copytree": "CacheSource CacheTarget Compared Comparison Difference DurableSource "
+    "DurableTarget FilesCheck Reader ReaderLink Route Router "
     "RouterConfig Scheduler Sending Source StreamSettings Target WorldFollower WorldState Writer change_map load "
     "publish_trees report score set_map",
     "tailrace.copytree.routing": "Alternative Blame CaughtUp ClusterReported ClusterSilent Conditions Load PRICE_ONLY "
     "Patience Plan Planner Preferences PublishTree Reason Rerouting Tick WorldChanged blame explain "
     "refuges",
     "tailrace.testing": "Fault FaultyDisk ManualClock SeededRandomness SimulatedCrash SimulatedDisk "
-    "VirtualClock VirtualNetwork VirtualTime",
+    "VirtualClock VirtualNetwork VirtualTime WideArea",
 }
 
 

@@ -81,6 +81,7 @@ def test_the_door_is_small():
         "VirtualClock",
         "VirtualNetwork",
         "VirtualTime",
+        "WideArea",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from .cache_source import CacheSource
 from .cache_target import CacheTarget
+from .comparison import Compared, Comparison, Difference, FilesCheck
 from .copying import Source
 from .durable_source import DurableSource
 from .durable_target import DurableTarget
@@ -18,8 +19,12 @@ from .writer import Target, Writer
 __all__ = [
     "CacheSource",
     "CacheTarget",
+    "Compared",
+    "Comparison",
+    "Difference",
     "DurableSource",
     "DurableTarget",
+    "FilesCheck",
     "Reader",
     "ReaderLink",
     "Route",

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from ..env import Clock
 from ..errors import DeadlineExceeded, FileMissing, Superseded, TailraceError, WireRefused
-from ..files import Files, View
+from ..files import FileLength, Files, View
 from ..files.chunks import chunk_key, file_key
 from ..files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Standing
 from .cache_lock import CacheLock, Go, Stop, Write, lock_key
-from .chunk_writes import ChunkWrites, IndexNeeds
+from .chunk_writes import ChunkWrites, IndexNeeds, WriteChunk
 from .hot_bytes import Layers
 from .settings import StreamSettings
 
@@ -148,16 +148,11 @@ class CacheTarget:
     def _write(self) -> bool:
         """Write what may be written; whether a length has grown."""
         before = {(segment, track): writes.length for segment, track, writes in self._all()}
-        orders = {
-            chunk_key(
-                file_key(self._incarnation, self._shard, segment.name(track), writes.chunk_bytes), order.number
-            ): (
-                writes,
-                order,
-            )
-            for segment, track, writes in self._all()
-            for order in writes.due()
-        }
+        orders: dict[bytes, tuple[ChunkWrites, WriteChunk]] = {}
+        for segment, track, writes in self._all():
+            if due := writes.due():
+                file = file_key(self._incarnation, self._shard, segment.name(track), writes.chunk_bytes)
+                orders.update((chunk_key(file, order.number), (writes, order)) for order in due)
         if orders:
             # A failure ends the operation: the next one begins where the file stands then (A42).
             self._layers.data.set_many({key: order.content for key, (_, order) in orders.items()})
@@ -212,11 +207,16 @@ class CacheTarget:
         if place + 1 < len(self._local):
             return self._local[place + 1].base(track) - segment.base(track)
         try:
-            if (segment, track) not in self._views:
-                self._views[segment, track] = self._files.view(f"{self._folder}/{segment.name(track)}")
-            return self._views[segment, track].length().flushed_bytes
+            if track == "index" and (data := self._length(segment, "data")).flushed_bytes < data.readable_bytes:
+                return 0  # the machine went down: which entries have their data is not settled yet
+            return self._length(segment, track).flushed_bytes
         except FileMissing:
             return 0
+
+    def _length(self, segment: Segment, track: Track) -> FileLength:
+        if (segment, track) not in self._views:
+            self._views[segment, track] = self._files.view(f"{self._folder}/{segment.name(track)}")
+        return self._views[segment, track].length()
 
 
 def _with_segment(told: ShardLengths, fresh: SegmentLengths) -> ShardLengths:

@@ -106,10 +106,14 @@ class DurableSource:
         return extents_of(self._segments, lengths[0], lengths[1])
 
     def _lengths(self, segment: Segment) -> tuple[int, int, bool]:
-        """Of data and index, the index first: its data were flushed before it, so what is seen of them covers it."""
+        """Of data and index, the index first: its data were flushed before it, so what is seen of them covers it.
+
+        But not when the machine went down and only the index still knows how far it had come: then nobody can tell
+        which entries have their data, and none are sent until whoever appends next has settled it."""
         index = self._view(segment, "index").length()
         data = self._view(segment, "data").length()
-        return data.flushed_bytes, index.flushed_bytes, not index.appending
+        sure = data.flushed_bytes == data.readable_bytes
+        return data.flushed_bytes, index.flushed_bytes if sure else 0, not index.appending
 
     def _list(self) -> None:
         self._segments = segments_of(self._files.list(self._folder))

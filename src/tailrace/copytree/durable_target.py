@@ -10,10 +10,10 @@ No thread of its own; one thread at a time uses it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from ..errors import Fenced, FileMissing, FileProblem, Superseded, TailraceError, WireRefused
-from ..files import Appender, Claim, Files
+from ..files import WARM_BYTES, Appender, Claim, Files
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Piece, Standing
@@ -22,7 +22,8 @@ WINDOW_BYTES = 8 << 20
 
 
 class DurableTarget:
-    """`on_flushed` is called when more has become visible, `on_roll` when a new segment has begun."""
+    """`cached`: consumers here have the newest bytes from a cache. `on_flushed` is called when more has become visible,
+    `on_roll` when a new segment has begun."""
 
     def __init__(
         self,
@@ -30,13 +31,14 @@ class DurableTarget:
         opening: Opening,
         *,
         window_bytes: int = WINDOW_BYTES,
+        cached: bool = False,
         on_flushed: Callable[[], object] = lambda: None,
         on_roll: Callable[[], object] = lambda: None,
     ) -> None:
         operation = opening.operation
         self._files, self._operation, self._window_bytes = files, operation, window_bytes
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
-        self._on_flushed, self._on_roll = on_flushed, on_roll
+        self._cached, self._on_flushed, self._on_roll = cached, on_flushed, on_roll
         self._claim: Claim | None = None
         self._segment: Segment | None = None
         self._open: dict[Track, Appender] = {}
@@ -45,10 +47,14 @@ class DurableTarget:
     def begin(self) -> Standing:
         """Shut out whoever copied to this shard before; where the copy stands."""
         self._claim = self._files.claim(self._folder)
-        segments = segments_of(self._files.list(self._folder))
-        if segments:
-            self._reopen(segments[-1])
-            self._settle(segments[:-1])
+        try:
+            with self._claim.hold():  # or a newer one could begin meanwhile, and we would cut what it has made
+                segments = segments_of(self._files.list(self._folder))
+                if segments:
+                    self._reopen(segments[-1])
+                    self._settle(segments[:-1])
+        except Fenced as fenced:
+            raise Superseded(f"{self._operation}: {fenced}") from None
         return self.standing
 
     @property
@@ -84,6 +90,7 @@ class DurableTarget:
                     else:
                         entries.append(piece)
             self._flush(entries)
+            self._forget(batches[-1].behind_bytes)
         except Fenced as fenced:
             raise Superseded(f"{self._operation}: {fenced}") from None
         self._taken_bytes += sum(batch.size for batch in batches)
@@ -122,6 +129,11 @@ class DurableTarget:
                 self._append(piece)
             self._open["index"].sync()
 
+    def _forget(self, behind_bytes: int) -> None:
+        """What a cache has besides, or what is so old that nobody here waits for it, need not stay in memory."""
+        if self._open and (self._cached or behind_bytes > WARM_BYTES):
+            self._open["data"].forget(self._length("data") - WARM_BYTES)
+
     def _reopen(self, segment: Segment) -> None:
         """What a machine that went down left behind its last word is not trusted: it comes again. The index goes first,
         all of it if the data are cut: which entries still have theirs, only the source can tell."""
@@ -155,7 +167,8 @@ class DurableTarget:
                     "copy again to learn where it stands"
                 )
         if retired:
-            self._retire()
+            with self._held():
+                self._retire()
         begun = self._create(segment)
         previous, self._open, self._segment = self._open, begun, segment
         for appender in previous.values():  # complete, and its end is fixed by the new name
@@ -169,17 +182,23 @@ class DurableTarget:
         return all(self._length(track) >= later.base(track) - before.base(track) for track in TRACKS)
 
     def _create(self, segment: Segment) -> dict[Track, Appender]:
-        """A crash may have left one half of the pair."""
+        """A crash may have left one half of the pair. But if we are displaced, it is our successor's, and whole: so it
+        is taken only while nobody else can claim the folder."""
         assert self._claim is not None
-        there = set(self._files.list(self._folder))
         begun: dict[Track, Appender] = {}
+        with self._held():
+            there = set(self._files.list(self._folder))
+            for track in TRACKS:
+                if (name := segment.name(track)) in there:
+                    begun[track] = self._files.append(f"{self._folder}/{name}", at_most=0)
         for track in TRACKS:
-            name = segment.name(track)
-            if name in there:
-                begun[track] = self._files.append(f"{self._folder}/{name}", at_most=0)
-            else:
-                begun[track] = self._claim.create(name)
+            if track not in begun:
+                begun[track] = self._claim.create(segment.name(track))
         return begun
+
+    def _held(self) -> AbstractContextManager[None]:
+        assert self._claim is not None
+        return self._claim.hold()
 
     def _retire(self) -> None:
         for appender in self._open.values():

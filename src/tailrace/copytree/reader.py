@@ -183,6 +183,8 @@ class Reader:
                         copying.watch(now_s)
                         if copying.over:
                             self._come_back(operation, copying, now_s)
+                        elif now_s >= self._displaced.get(operation, (now_s + 1.0, 0.0))[0]:
+                            del self._displaced[operation]  # it has held for as long as it had waited: all is well
                     self._shed(copyings, now_s)
                 if waiter is None:
                     told = False

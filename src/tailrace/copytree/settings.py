@@ -7,6 +7,7 @@ two places could never be told apart again.
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..config import StreamConfig, decode
 from ..errors import ConfigError, FileMissing, NameRefused, WireRefused
@@ -24,6 +25,7 @@ class StreamSettings:
     raw: bytes
 
     @classmethod
+    @lru_cache(maxsize=1024)  # they are looked at again and again, and seldom change
     def parse(cls, raw: bytes, stream: str) -> "StreamSettings":
         try:
             table = json.loads(raw)
@@ -38,7 +40,7 @@ class StreamSettings:
 def read_settings(files: Files, stream: str) -> StreamSettings | None:
     """None: there is no such stream here."""
     try:
-        return StreamSettings.parse(files.read(f"streams/{check_name(stream, 'stream')}/stream.json"), stream)
+        return StreamSettings.parse(bytes(files.read(f"streams/{check_name(stream, 'stream')}/stream.json")), stream)
     except FileMissing:
         return None
 

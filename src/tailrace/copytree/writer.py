@@ -171,6 +171,7 @@ class Writer:
             self._place.files,
             opening,
             window_bytes=self._window_bytes,
+            cached=settings.config.cached,
             on_flushed=lambda: self._place.flushed(settings),
             on_roll=lambda: self._place.rolled(operation.stream, operation.shard),
         )

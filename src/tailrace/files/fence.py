@@ -36,6 +36,9 @@ class State(IntEnum):
     SEALED = 2
 
 
+_STATES: dict[int, State] = {state.value: state for state in State}
+
+
 @dataclass(frozen=True, slots=True)
 class FenceRecord:
     nonce: int
@@ -57,10 +60,10 @@ class FenceRecord:
         if len(raw) != FENCE_BYTES or crc32c(raw[: _LAYOUT.size]) != _SUM.unpack_from(raw, _LAYOUT.size)[0]:
             return None
         magic, nonce, flushed, state, boot, host, owner = _LAYOUT.unpack_from(raw)
-        if magic != _MAGIC or state not in list(State):
+        if magic != _MAGIC or state not in _STATES:
             return None
         owner_text = owner.rstrip(b"\0").decode(errors="replace")
-        return cls(nonce, flushed, State(state), Identity(host=host, boot=boot), owner_text)
+        return cls(nonce, flushed, _STATES[state], Identity(host=host, boot=boot), owner_text)
 
 
 def judge(record: FenceRecord | None, size_bytes: int, here: Identity) -> FileLength:

@@ -19,6 +19,10 @@ from typing import Protocol, Self
 
 from ..env.disk import Buffer
 
+#: Of a file whose newest bytes lie in a cache, what its appender keeps in memory as well. The memory that the rest
+#: gives back is what the next bytes are written to: fresh memory is dear, above all in virtual machines.
+WARM_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class FileLength:

@@ -31,9 +31,10 @@ class Sizes:
     reader: int = 1
     writer: int = 1
     scheduler: int = 1
+    monitor: int = 0
 
     def __post_init__(self) -> None:
-        for role in ("cache", "reader", "writer", "scheduler"):
+        for role in ("cache", "reader", "writer", "scheduler", "monitor"):
             _require(0 <= getattr(self, role) <= 100_000, role, getattr(self, role), "0 to 100000")
 
 

@@ -1,4 +1,4 @@
-"""One process of a cluster: as reader, writer and scheduler of the copy tree, or several of these.
+"""One process of a cluster: as reader, writer, scheduler and monitor of the copy tree, or several of these.
 
 It finds the others in the world's store. On one machine they talk by sockets in the cluster's folder of shared memory;
 between machines by the address that each is given.
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config import TlsConfig
 from ..coordination import Coordination
-from ..copytree import Reader, ReaderLink, Route, Scheduler, Writer, score
+from ..copytree import FilesCheck, Reader, ReaderLink, Route, Scheduler, Writer, score
 from ..copytree.router import Router, RouterConfig
 from ..copytree.world_record import load
 from ..env import Clock, SystemClock
@@ -26,10 +26,11 @@ from ..wire import Opening, Operation, Running
 from .cluster_place import ClusterPlace
 from .cluster_registry import ClusterRegistry
 from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, arrivals_elsewhere, unreachable
+from .hop_monitor import ClusterMonitor, ClusterTeller
 from .hosts import make_world_folder
 from .world import CATALOG_SLOT, World
 
-ROLES = ("reader", "writer", "scheduler")
+ROLES = ("reader", "writer", "scheduler", "monitor")
 LATE_S = 2.0  # a reader upstream that was silent for so long is stuck, or cut off
 _LOG = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class ClusterNode:
                 schedulers = partial(self._addresses, cluster, "scheduler")
                 self._link = ReaderLink(self.reader, self._clock, schedulers, self._dial)
                 undo.callback(self._link.close)
+            if "monitor" in roles:
+                teller = ClusterTeller(store, cluster, self._clock)
+                undo.callback(teller.close)
+                undo.callback(ClusterMonitor(world, tell=teller.tell, clock=self._clock).close)
             self._undo = undo.pop_all()
 
     @property
@@ -119,6 +124,7 @@ class ClusterNode:
             [own, *([listen] if listen else [])],
             writer=self.writer,
             scheduler=self.scheduler,
+            checker=FilesCheck(self._place.files),
             tls=self._tls,
             admit=self._check_names,
         )

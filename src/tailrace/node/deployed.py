@@ -83,10 +83,11 @@ def process_plans(path: str, file: WorldFile, *, together: bool, listen: str | N
     plans = []
     for cluster in file.world.clusters:
         sizes = cluster.sizes
-        counts = {"cache": sizes.cache, "writer": sizes.writer, "reader": sizes.reader, "scheduler": sizes.scheduler}
+        roles = ("cache", "writer", "reader", "scheduler", "monitor")
+        counts: dict[str, int] = {role: getattr(sizes, role) for role in roles}
         if together:
-            if roles := ",".join(role for role in counts if counts[role]):
-                plans.append(_plan(path, cluster.name, roles, 0, listen))
+            if wanted := ",".join(role for role in roles if counts[role]):
+                plans.append(_plan(path, cluster.name, wanted, 0, listen))
             continue
         for role, count in counts.items():
             plans += [_plan(path, cluster.name, role, number, listen) for number in range(count)]

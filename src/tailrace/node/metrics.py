@@ -52,6 +52,37 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def hops_text_of(report: Mapping[str, Any]) -> str:
+    """The same format, for the hops of a world."""
+    return "\n".join(_hop_lines(report["streams"])) + "\n"
+
+
+def _hop_lines(streams: list[Mapping[str, Any]]) -> Iterator[str]:
+    hops = [
+        (f'stream="{one["stream"]}",from="{hop["from"]}",to="{hop["to"]}"', hop)
+        for one in streams
+        for hop in one["hops"]
+    ]
+    yield "# HELP tailrace_hop_delay_seconds that a hop of the copy tree adds, of the newest messages"
+    yield "# TYPE tailrace_hop_delay_seconds summary"
+    for labels, hop in hops:
+        for quantile, name in (("0.5", "delay_p50_ms"), ("0.99", "delay_p99_ms")):
+            if hop[name] is not None:
+                yield f'tailrace_hop_delay_seconds{{{labels},quantile="{quantile}"}} {hop[name] / 1000}'
+    yield "# HELP tailrace_hop_behind_bytes that the lower end of a hop lacks"
+    yield "# TYPE tailrace_hop_behind_bytes gauge"
+    yield from (f"tailrace_hop_behind_bytes{{{labels}}} {hop['behind_bytes']}" for labels, hop in hops)
+    yield "# HELP tailrace_hop_state 1 for the state that the hop is in"
+    yield "# TYPE tailrace_hop_state gauge"
+    yield from (f'tailrace_hop_state{{{labels},state="{hop["state"]}"}} 1' for labels, hop in hops)
+    yield "# HELP tailrace_producer_state 1 for the state that the stream's producer is in"
+    yield "# TYPE tailrace_producer_state gauge"
+    yield from (
+        f'tailrace_producer_state{{stream="{one["stream"]}",cluster="{one["source"]}",state="{one["producer"]}"}} 1'
+        for one in streams
+    )
+
+
 class MetricsDoor:
     """Answers GET /metrics with whatever `text` says, from threads of its own."""
 

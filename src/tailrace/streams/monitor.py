@@ -4,6 +4,7 @@ It reads as every consumer does, through the cache. The same ranges are read onc
 compared: bytes that differ would otherwise be noticed by nobody (A67).
 """
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..env import Clock
 from ..errors import Corrupt, PositionRetired
+from .arrivals import Arrivals
 from .batch import Batch
 from .board import Board
 from .consumer import Consumer, Place
@@ -28,6 +30,8 @@ class _Shard:
     tail: ShardTail | None  # of the durable files alone; None: nothing is compared
     end: Callable[[], int]
     delays: Delays = field(default_factory=Delays)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    durable: tuple[int, float] = (-1, 0.0)  # where it ended on disk when it was last looked at, and since when
     messages: int = 0
     bytes: int = 0
     position: int = 0
@@ -64,6 +68,8 @@ class Monitor:
         for sent_us in (batch.first_time_us, batch.last_time_us):
             if sent_us is not None:
                 shard.delays.add(now_us - sent_us)
+        if batch.last_time_us is not None:
+            shard.arrivals.came(batch.last_time_us, now_us)
         shard.messages += batch.count
         shard.bytes += batch.end - batch.start
         shard.position, shard.moved_s = batch.end, self._clock.monotonic_s()
@@ -127,6 +133,23 @@ class Monitor:
             "bytes_from": dict(self._board.bytes_from()),
             "shards": shards,
         }
+
+    def sightings(self) -> dict[Place, dict[str, Any]]:
+        """What is to be compared with other clusters: how far each shard is, and when messages came."""
+        now_s, found = self._clock.monotonic_s(), {}
+        for (stream, number), shard in self._shards.items():
+            told, silent_s = self._board.told(stream, number)
+            end = shard.end()
+            if end != shard.durable[0]:
+                shard.durable = end, now_s
+            found[stream, number] = {
+                "durable": end,
+                "still_s": now_s - shard.durable[1],
+                "beat_us": 0 if told is None else told.beat_us,
+                "silent_s": None if math.isinf(silent_s) else silent_s,  # without a cache nobody hears the producer
+                "marks": dict(shard.arrivals.marks),
+            }
+        return found
 
     def close(self) -> None:
         self._consumer.close()

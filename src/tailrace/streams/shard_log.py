@@ -14,16 +14,12 @@ from typing import cast
 from ..config import StreamConfig
 from ..env import Clock
 from ..errors import Corrupt, FileMissing, FileProblem, TailraceError
-from ..files import Appender, Claim, Files
+from ..files import WARM_BYTES, Appender, Claim, Files
 from ..native import Packed
 from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
 from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
-
-# Of the newest bytes of a cached stream, what stays in the page cache as well. What lies before is in the cache, and
-# the memory it gives back is what the next bytes are written to: fresh memory is dear, above all in virtual machines.
-_WARM_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +234,7 @@ class _OpenSegment:
         self._flush(self._index)
         self.entries += packed.count
         if self._cached:
-            self._data.forget(self._data.length - _WARM_BYTES)
+            self._data.forget(self._data.length - WARM_BYTES)
 
     def _flush(self, appender: Appender) -> None:
         try:

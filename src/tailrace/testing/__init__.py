@@ -1,6 +1,7 @@
-"""A disk that forgets, a disk that fails, a clock that obeys, a network that is cut and a die that repeats.
+"""A disk that forgets, a disk that fails, a clock that obeys, a network that is cut and a die that repeats; and a wide
+area between real processes of one machine.
 
-Nothing here touches the machine's own disk or clock; what looks like chance comes from a seed.
+But for the last, nothing here touches the machine itself; what looks like chance comes from a seed.
 
 >>> disk = SimulatedDisk()
 >>> handle = disk.create("/prices")
@@ -17,6 +18,7 @@ from .randomness import SeededRandomness
 from .simulated_disk import SimulatedDisk
 from .virtual_network import VirtualNetwork
 from .virtual_time import VirtualClock, VirtualTime
+from .wide_area import WideArea
 
 __all__ = [
     "Fault",
@@ -28,4 +30,5 @@ __all__ = [
     "VirtualClock",
     "VirtualNetwork",
     "VirtualTime",
+    "WideArea",
 ]

@@ -18,11 +18,13 @@ _LOOK_S = 0.05  # how often a cut way is tried
 class VirtualNetwork:
     def __init__(self, time: VirtualTime, random: Random, latency_s: float = 0.01) -> None:
         self.time, self._random, self.latency_s = time, random, latency_s
-        self._cut: set[frozenset[str]] = set()
+        self._cut: set[tuple[str, str]] = set()  # from, to
+        self.held = self.slowed = 0  # how much was kept waiting by a cut, or came late over a slow way
         self._slow: dict[frozenset[str], float] = {}
 
-    def cut(self, one: str, other: str) -> None:
-        self._cut.add(frozenset((one, other)))
+    def cut(self, one: str, other: str, *, both: bool = True) -> None:
+        """`both`: nothing arrives either way; else from the one to the other only."""
+        self._cut |= {(one, other), (other, one)} if both else {(one, other)}
 
     def slow(self, one: str, other: str, factor: float) -> None:
         self._slow[frozenset((one, other))] = factor
@@ -33,15 +35,17 @@ class VirtualNetwork:
         self._slow.clear()
 
     def heal_way(self, one: str, other: str) -> None:
-        self._cut.discard(frozenset((one, other)))
+        self._cut -= {(one, other), (other, one)}
         self._slow.pop(frozenset((one, other)), None)
 
     def is_cut(self, one: str, other: str) -> bool:
-        return frozenset((one, other)) in self._cut
+        return (one, other) in self._cut
 
     def delay_s(self, one: str, other: str) -> float:
         usual_s = self.latency_s if one != other else 0.0002
-        return usual_s * self._slow.get(frozenset((one, other)), 1.0) * self._random.uniform(0.8, 1.5)
+        factor = self._slow.get(frozenset((one, other)), 1.0)
+        self.slowed += factor != 1.0
+        return usual_s * factor * self._random.uniform(0.8, 1.5)
 
     def connect(self, one: str, other: str) -> "tuple[End, End]":
         """The two ends of a new line. Give each its `on_message` and `on_closed`."""
@@ -81,6 +85,7 @@ class End:
 
     def _deliver(self) -> None:
         if self._network.is_cut(self.host, self.peer.host):
+            self._network.held += 1
             self._network.time.after(_LOOK_S, self._deliver)
             return
         if not self._sent:

@@ -7,6 +7,16 @@ named.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .check_messages import (
+    BLOCK_HASH_BYTES,
+    HASHED_BYTES_MAX,
+    HASHES_MAX,
+    Blocks,
+    CheckService,
+    Held,
+    Holding,
+    block_hash,
+)
 from .copy_messages import (
     Admit,
     Batch,
@@ -54,6 +64,7 @@ from .messages import (
 from .service import Authorize, BackendService
 
 if TYPE_CHECKING:
+    from .check_peer import CheckPeer
     from .copy_peer import CopyCall, CopyPeer, WorkCall
     from .copy_server import serve_copies
     from .etcd import EtcdPeer, EtcdWatch
@@ -61,6 +72,9 @@ if TYPE_CHECKING:
     from .server import Server, serve
 
 __all__ = [
+    "BLOCK_HASH_BYTES",
+    "HASHED_BYTES_MAX",
+    "HASHES_MAX",
     "HASH_BYTES",
     "TICKET_BYTES",
     "Admit",
@@ -70,6 +84,9 @@ __all__ = [
     "BackendPeer",
     "BackendService",
     "Batch",
+    "Blocks",
+    "CheckPeer",
+    "CheckService",
     "CopyCall",
     "CopyPeer",
     "CopyService",
@@ -84,6 +101,8 @@ __all__ = [
     "EtcdRefused",
     "EtcdWatch",
     "FetchPart",
+    "Held",
+    "Holding",
     "KeyValue",
     "ListPart",
     "LookupReply",
@@ -108,6 +127,7 @@ __all__ = [
     "WatchPart",
     "WorkCall",
     "WorkService",
+    "block_hash",
     "serve",
     "serve_copies",
 ]
@@ -115,6 +135,7 @@ __all__ = [
 
 _LAZY = {
     "BackendPeer": "peer",
+    "CheckPeer": "check_peer",
     "CopyCall": "copy_peer",
     "CopyPeer": "copy_peer",
     "EtcdPeer": "etcd",

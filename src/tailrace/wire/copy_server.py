@@ -1,4 +1,4 @@
-"""Serve a writer to the readers upstream, and a scheduler to the readers of its own cluster.
+"""Serve a writer to readers upstream, a scheduler to the readers of its own cluster, and hashes to whoever compares.
 
 A call lives as long as its operation and holds one thread. The gate is that of every server here: size, number of
 calls, the caller's grant, the shape of each message; only then the service hears of it.
@@ -12,7 +12,8 @@ import grpc
 
 from ..config import TlsConfig
 from ..errors import TailraceError, WireRefused
-from . import copy_codec, credentials, options
+from . import check_codec, copy_codec, credentials, options
+from .check_messages import CheckService
 from .copy_messages import Admit, Batch, CopyService, Opening, WorkService
 from .problems import refuse
 from .server import Server, start
@@ -26,6 +27,7 @@ def serve_copies(
     *,
     writer: CopyService | None = None,
     scheduler: WorkService | None = None,
+    checker: CheckService | None = None,
     tls: TlsConfig | None = None,
     admit: Admit | None = None,
     calls_max: int = 512,
@@ -41,6 +43,13 @@ def serve_copies(
     if scheduler is not None:
         working = _Working(scheduler, admit)
         handlers.append(_handler(copy_codec.SCHEDULER, "Work", working.serve))
+    if checker is not None:
+        checking = _Checking(checker, admit)
+        methods = {"Holding": checking.holding, "Hashes": checking.hashes}
+        answers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in methods.items()
+        }
+        handlers.append(grpc.method_handlers_generic_handler(check_codec.CHECKER, answers))
     return start(
         handlers,
         addresses,
@@ -88,6 +97,27 @@ class _Working:
                 yield copy_codec.encode_orders(orders)
         except Exception as problem:
             _log_surprise("Work", problem)
+            refuse(context, problem)
+
+
+class _Checking:
+    def __init__(self, checker: CheckService, admit: Admit | None) -> None:
+        self._checker, self._admit = checker, admit
+
+    def holding(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            _admit(self._admit, context)
+            return check_codec.encode_holding(self._checker.holding(*check_codec.decode_place(request)))
+        except Exception as problem:
+            _log_surprise("Holding", problem)
+            refuse(context, problem)
+
+    def hashes(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            _admit(self._admit, context)
+            return check_codec.encode_hashes(self._checker.hashes(check_codec.decode_blocks(request)))
+        except Exception as problem:
+            _log_surprise("Hashes", problem)
             refuse(context, problem)
 
 

@@ -189,7 +189,7 @@ def spark(
 
 
 @app.command(
-    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --json > bench.json"),
+    epilog=examples("tailrace bench copytree", "tailrace bench copytree --wan 40 --peers --json > bench.json"),
 )
 def copytree(
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs; each takes a minute.")] = 1,
@@ -200,23 +200,34 @@ def copytree(
         str | None,
         typer.Option("--directory", metavar="DIR", help="Where clusters lie: the disk to measure.", show_default=False),
     ] = None,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Beside Kafka with MirrorMaker 2, if it can be had; minutes more.")
+    ] = False,
+    peers_folder: PeersFolder = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny amounts: shows that it runs, not how fast.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Measure copies between clusters: what a hop adds, what a pair of workers carries, how soon a world heals."""
     with reported(as_json=json, debug=debug):
-        from ..bench import table
         from ..bench.copytree import run as measurement
+        from ..bench.copytree.table import tables
 
         where = directory or tempfile.gettempdir()
         if not os.path.isdir(where):
             raise ConfigError(f"--directory: there is no folder {where!r}; make it, or name another")
-        result = measurement.run(repeats=repeats, directory=where, wan_s=wan / 1000, progress=say, quick=quick)
+        result = measurement.run(
+            repeats=repeats,
+            directory=where,
+            wan_s=wan / 1000,
+            progress=say,
+            quick=quick,
+            peers_folder=(peers_folder or _peers_folder()) if peers else None,
+        )
         if json:
             show_json(result)
             return
-        _print([table(result)])
+        _print(tables(result))
 
 
 def _numbers(text: str, most: int) -> tuple[int, ...]:

@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ...errors import ConfigError
 from ...streams import Monitor
 from ..metrics import MetricsDoor, text_of
+from ..world import World
+from .hops import watch_hops
 from .interrupt import Interrupt
 from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, duration, examples
 from .report import DAMAGED, open_existing, reported, say, show, show_json, table_lines
@@ -17,12 +20,15 @@ EPILOG = examples(
     "tailrace monitor prices",
     "tailrace monitor prices --for 10s --json",
     "tailrace monitor prices clicks --listen 127.0.0.1:9464",
+    "tailrace monitor --world-file world.toml --listen 127.0.0.1:9464",
 )
 _STEP_S = 0.2
 
 
 def monitor(
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM…", help="The streams to follow.")],
+    streams: Annotated[
+        list[str] | None, typer.Argument(metavar="STREAM…", help="The streams to follow.", show_default=False)
+    ] = None,
     seconds: Annotated[
         float | None,
         typer.Option("--for", metavar="TIME", parser=duration, help="End after this time.", show_default=False),
@@ -37,6 +43,12 @@ def monitor(
         str | None,
         typer.Option("--listen", metavar="HOST:PORT", help="Serve /metrics for Prometheus here.", show_default=False),
     ] = None,
+    world_file: Annotated[
+        str | None,
+        typer.Option(
+            "--world-file", metavar="FILE", help="Watch the hops of this world's copy trees.", show_default=False
+        ),
+    ] = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
     debug: Debug = False,
@@ -45,13 +57,20 @@ def monitor(
     they equal the durable bytes, and what is the matter if none come.
 
     Ends with exit code 1 if any bytes differed.
+
+    With --world-file: follow the streams in every cluster of a world, and show what each hop of their copy trees adds,
+    how far it is behind, and where a stream is stuck if it is: at a hop, or because its producer is silent.
     """
+    if world_file is not None:
+        with reported(as_json=json, debug=debug):
+            watch_hops(world_file, streams or [], seconds, every, listen, as_json=json)
+        return
     unequal = False
     with (
         reported(as_json=json, debug=debug),
-        open_existing(world) as opened,
+        _with_streams(world, streams) as opened,
         Interrupt() as interrupt,
-        opened.monitor(*streams, compare=compare) as watching,
+        opened.monitor(*(streams or ()), compare=compare) as watching,
         ExitStack() as stack,
     ):
         latest: dict[str, Any] = watching.report()
@@ -70,6 +89,12 @@ def monitor(
             show_json(latest)
     if unequal:
         raise typer.Exit(DAMAGED)
+
+
+def _with_streams(world: str, streams: list[str] | None) -> World:
+    if not streams:
+        raise ConfigError("name the streams to follow, or a world's file with --world-file")
+    return open_existing(world)
 
 
 def _watch(watching: Monitor, interrupt: Interrupt, seconds: float) -> None:

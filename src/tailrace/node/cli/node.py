@@ -30,7 +30,7 @@ EPILOG = examples(
     "tailrace node --roles ambassador --stream prices --memory 2GiB",
 )
 
-ROLES = ("cache", "ambassador", "reader", "writer", "scheduler")
+ROLES = ("cache", "ambassador", "reader", "writer", "scheduler", "monitor")
 _LOOK_S = 0.5
 _SWITCH_S = 0.0005  # threads hand bytes on to each other: each must not wait long for its turn
 

@@ -11,11 +11,15 @@ import typer
 from ...errors import ConfigError
 from .options import Debug, Json, examples
 from .report import OutputProblem, reported, say, show, show_json, show_table
+from .units import show_size
 
 if TYPE_CHECKING:
+    from ...copytree.hops import HopReport
     from ...copytree.routing import Conditions, Plan, Planner
     from ...model import CopyTree, WorldMap
     from ..world_file import WorldFile
+
+    _Seen = dict[tuple[str, str], HopReport]  # by stream and lower end
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,16 +59,20 @@ def show_trees(
     with reported(as_json=json, debug=debug):
         known = _read(file)
         planner = _planner(known)
-        plans = _live_plans(known, file, planner, stream) if live else list(_plans(planner, stream, None).values())
+        seen: _Seen = {}
+        if live:
+            plans, seen = _live_plans(known, file, planner, stream)
+        else:
+            plans = list(_plans(planner, stream, None).values())
         _draw(svg, planner.world, [("as it is now" if live else "as planned", plans, frozenset())])
         if json:
-            show_json({"world": known.name, "streams": [_described(planner.world, plan) for plan in plans]})
+            show_json({"world": known.name, "streams": [_described(planner.world, plan, seen) for plan in plans]})
             return
         for number, plan in enumerate(plans):
             if number:
                 show("")
             show(_headline(plan))
-            for line in _tree_lines(planner.world, plan.tree):
+            for line in _tree_lines(planner.world, plan.tree, seen):
                 show(line)
             _show_trouble(plan)
         if not plans:
@@ -238,15 +246,21 @@ def _plans(
     return {stream: plans[stream]}
 
 
-def _live_plans(known: "WorldFile", file: str, planner: "Planner", stream: str | None) -> "list[Plan]":
+def _live_plans(known: "WorldFile", file: str, planner: "Planner", stream: str | None) -> "tuple[list[Plan], _Seen]":
+    """The trees in force, and what monitors see of their hops."""
     from ...copytree import load
+    from ...copytree.hops import HopWatch
     from ..coordination_store import open_coordination
+    from ..hop_monitor import told_sights
 
     with open_coordination(known.coordination, str(Path(file).parent)) as store:
-        state = load(store)
+        state, sights = load(store), told_sights(store)
     live = type(planner)(state.world, state.preferences)
     planner.world = live.world
-    return [live.judge(tree) for name, tree in state.trees.items() if stream in (None, name)]
+    trees = [tree for name, tree in state.trees.items() if stream in (None, name)]
+    reports = HopWatch().see(trees, sights, 0.0)
+    seen = {(hop.stream, hop.downstream): hop for one in reports for hop in one.hops if hop.state != "unseen"}
+    return [live.judge(tree) for tree in trees], seen
 
 
 def _refuges(world: "WorldMap", tree: "CopyTree", cluster: str, conditions: "Conditions") -> list[str]:
@@ -291,7 +305,7 @@ def _figures(plan: "Plan") -> list[str]:
     ]
 
 
-def _tree_lines(world: "WorldMap", tree: "CopyTree") -> list[str]:
+def _tree_lines(world: "WorldMap", tree: "CopyTree", seen: "_Seen") -> list[str]:
     lines = [tree.source]
 
     def walk(name: str, indent: str) -> None:
@@ -303,6 +317,8 @@ def _tree_lines(world: "WorldMap", tree: "CopyTree") -> list[str]:
             if hop is not None and hop.joining:
                 held = "" if hop.bytes_per_s_max == math.inf else f", held to {hop.bytes_per_s_max:,.0f} bytes/s"
                 terms += f"  (catching up{held})"
+            if (found := seen.get((tree.stream, child))) is not None:
+                terms += f"  [{_seen_words(found)}]"
             lines.append(f"{indent}{'└─ ' if last else '├─ '}{child}{terms}")
             walk(child, indent + ("   " if last else "│  "))
 
@@ -330,13 +346,23 @@ def _show_trouble(plan: "Plan") -> None:
         say(f"{plan.tree.stream}: {strain}")
 
 
-def _described(world: "WorldMap", plan: "Plan") -> dict[str, Any]:
+def _seen_words(hop: "HopReport") -> str:
+    if hop.delay_p50_ms is None or hop.delay_p99_ms is None:
+        return f"{hop.state}, {show_size(hop.behind_bytes)} behind"
+    adds = f"adds {hop.delay_p50_ms:.1f} ms, p99 {hop.delay_p99_ms:.1f} ms"
+    return f"{hop.state}, {adds}, {show_size(hop.behind_bytes)} behind"
+
+
+def _described(world: "WorldMap", plan: "Plan", seen: "_Seen | None" = None) -> dict[str, Any]:
     hops = []
     for hop in plan.tree.hops:
         link = world.link(hop.upstream, hop.downstream)
         held = None if hop.bytes_per_s_max == math.inf else hop.bytes_per_s_max
+        found = (seen or {}).get((plan.tree.stream, hop.downstream))
+        names = ("state", "samples", "delay_p50_ms", "delay_p99_ms", "behind_bytes")
         hops.append(
             {
+                **({} if found is None else {"seen": {name: getattr(found, name) for name in names}}),
                 "from": hop.upstream,
                 "to": hop.downstream,
                 "price_per_gb": None if link is None else link.price_per_gb,

@@ -8,20 +8,49 @@ from typing import Annotated, Any
 
 import typer
 
-from ...errors import Corrupt, TailraceError
+from ...config import TlsConfig
+from ...errors import ConfigError, Corrupt, TailraceError
 from ...streams import Checked, Finding, verify_shard
 from ..world import World
+from .across import show_across
 from .meter import Meter
 from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples
 from .report import DAMAGED, open_existing, reported, show, show_json
 from .units import show_duration, show_size
 
-EPILOG = examples("tailrace verify", "tailrace verify prices clicks", "tailrace verify --json || echo damaged")
+EPILOG = examples(
+    "tailrace verify",
+    "tailrace verify prices clicks",
+    "tailrace verify --json || echo damaged",
+    "tailrace verify --across world.toml prices",
+)
 
 
 def verify(
     streams: Annotated[
         list[str] | None, typer.Argument(metavar="STREAM", help="Streams to verify; all of them if none is named.")
+    ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            "--across",
+            metavar="WORLD.TOML",
+            help="Compare the clusters of this world instead: every copy with its source.",
+            show_default=False,
+        ),
+    ] = None,
+    through: Annotated[
+        str, typer.Option("--through", metavar="WAY", help="How clusters are asked: folders, calls, or best of both.")
+    ] = "best",
+    certificate: Annotated[
+        str | None, typer.Option("--certificate", metavar="FILE", help="For calls between hosts.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
+    ] = None,
+    roots: Annotated[
+        str | None,
+        typer.Option("--roots", metavar="FILE", help="Whose certificates are believed.", show_default=False),
     ] = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
@@ -31,7 +60,20 @@ def verify(
 
     Damage is flushed bytes that are bad: consumers stop there, and this command ends with exit code 1. A leftover is
     what a crash leaves behind: bytes that were never acknowledged and are never read, which is fine.
+
+    With --across: whether all clusters of a world have the same bytes, by hashes, while streams grow. The first byte of
+    each copy that differs is told, and the exit code is 1; being behind is no difference.
     """
+    if across is not None:
+        with reported(as_json=json, debug=debug):
+            files = (certificate, key, roots)
+            if any(files) and not all(files):
+                raise ConfigError("--certificate, --key and --roots go together: say all of them or none")
+            tls = TlsConfig(certificate=certificate, key=key, roots=roots) if certificate and key and roots else None
+            code = show_across(across, streams or [], through, tls, as_json=json)
+        if code:
+            raise typer.Exit(code)
+        return
     damaged = False
     with reported(as_json=json, debug=debug), open_existing(world) as opened:
         names = list(dict.fromkeys(streams)) if streams else opened.streams()

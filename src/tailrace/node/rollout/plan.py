@@ -14,8 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["cache", "writer", "reader", "scheduler", "ambassador", "together"]
-_ORDER: tuple[Kind, ...] = ("cache", "writer", "reader", "scheduler", "ambassador", "together")
+Kind = Literal["cache", "writer", "reader", "scheduler", "ambassador", "monitor", "together"]
+_ORDER: tuple[Kind, ...] = ("cache", "writer", "reader", "scheduler", "ambassador", "monitor", "together")
+_ALONE: tuple[Kind, ...] = ("scheduler", "writer", "reader", "cache", "ambassador")
 _WORKERS = frozenset(("reader", "writer"))
 
 
@@ -35,7 +36,7 @@ class Process:
     def kind(self) -> Kind:
         if "scheduler" in self.roles and self.roles & _WORKERS:
             return "together"
-        return next((kind for kind in ("scheduler", "writer", "reader", "cache") if kind in self.roles), "ambassador")
+        return next((kind for kind in _ALONE if kind in self.roles), "monitor")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ hop        three clusters in a row, a wide area between them (a relay that delay
 pair       one reader and one writer copy a backlog; the same bytes over a bare gRPC stream in the same run
 reschedule a reader, then a writer, is killed while another stands by: the longest pause at the follower
 reroute    the cluster in the middle is killed: the longest pause in the last one
+peer       a hop and a backlog by Kafka with MirrorMaker 2, if it can be had
 """
 
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from ....errors import PeerFailed
+from ....errors import PeerFailed, TailraceError
 from ....wire.raw_stream import send_raw
 from ...hosts import world_folder
 from ...world import open_world
@@ -40,9 +41,20 @@ _PIECE_BYTES = 1 << 20
 _TICK_S = 0.01  # between flushes
 
 
+AT_MOST = frozenset({"hop_p50_ms", "hop_p99_ms", "reschedule_ms", "reroute_s"})
+PEER = "kafka with mirrormaker 2"
+
+
 def run(
-    *, repeats: int, directory: str, wan_s: float, progress: Callable[[str], None], quick: bool = False
+    *,
+    repeats: int,
+    directory: str,
+    wan_s: float,
+    progress: Callable[[str], None],
+    quick: bool = False,
+    peers_folder: str | None = None,
 ) -> dict[str, Any]:
+    """`peers_folder`: where peers are fetched to; None: there is none to compare with."""
     runs = []
     for number in range(repeats):
         progress(f"run {number + 1} of {repeats}")
@@ -55,7 +67,31 @@ def run(
             }
         )
     settings = {"wan_ms": wan_s * 1000, "wan": "delaying relay", "directory": directory, "quick": quick}
-    return result(FIGURES, runs, settings)
+    told = result(FIGURES, runs, settings)
+    if peers_folder is not None:
+        told["peers"] = {PEER: _peer(directory, peers_folder, progress, quick=quick)}
+    return told
+
+
+def _peer(directory: str, peers_folder: str, progress: Callable[[str], None], *, quick: bool) -> dict[str, Any]:
+    """Its figures, or why there are none."""
+    from .mirror import measure
+
+    try:
+        return _in_folder(
+            directory,
+            lambda folder: measure(
+                folder,
+                peers_folder,
+                backlog_bytes=(16 if quick else 512) << 20,
+                seconds=1.0 if quick else 8.0,
+                progress=progress,
+                fetch=not quick,
+            ),
+        )
+    except TailraceError as problem:
+        progress(f"{PEER} is left out: {problem}")
+        return {"left_out": str(problem)}
 
 
 def _in_folder(directory: str, measure: Callable[[str], dict[str, float]]) -> dict[str, float]:

@@ -54,10 +54,10 @@ class Process:
 
 
 class Follower(Process):
-    """When each position was there, in one cluster."""
+    """When each position was there, in one place."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder, STREAM, module="tailrace.node.bench.copytree.follow")
+    def __init__(self, *arguments: str, module: str = "tailrace.node.bench.copytree.follow") -> None:
+        super().__init__(*arguments, module=module)
         self.ends: list[int] = []
         self.times_s: list[float] = []
         self.problem = ""
@@ -110,7 +110,7 @@ class BenchWorld:
         return self.keep(Process(*command))
 
     def follower(self, cluster: str) -> Follower:
-        follower = Follower(self.cluster(cluster))
+        follower = Follower(self.cluster(cluster), STREAM)
         self._processes.append(follower)
         return follower
 

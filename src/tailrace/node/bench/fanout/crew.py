@@ -27,6 +27,7 @@ from .message import message, stamp_of
 from .tally import Slot, Tally
 
 _RECEIVE_S = 0.25  # how soon a consumer that gets nothing notices that the phase is over
+_FOR_EVER_S = 3600.0
 _MESSAGES_AT_ONCE = 256
 _END_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -35,10 +36,12 @@ _AUTOGROUP_NICE_MAX = 19
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can."""
+    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can.
+    `quiet`: consumers wait for ever."""
 
     stream: str
     rate_per_s: float | None = None
+    quiet: bool = False
 
     @property
     def paced(self) -> bool:
@@ -241,8 +244,9 @@ class Crew:
             with closing(self._contender.subscription(phase.stream, stamped=phase.paced)) as subscription:
                 slot.ready = phase_number + 1
                 self._gates[phase_number].go.pass_()
+                patience_s = _FOR_EVER_S if phase.quiet else _RECEIVE_S
                 while slot.step < 2 * phase_number + 2:
-                    count, stamps = subscription.receive(_RECEIVE_S)
+                    count, stamps = subscription.receive(patience_s)
                     if stamps:
                         now_ns = time.monotonic_ns()
                         for stamp_ns in stamps:

@@ -23,6 +23,7 @@ from ..score import OTHERS, OTHERS_MAX
 from ..system import machine_cpu_s
 from .cell import Amounts, Cell, measure
 from .contender import Contender, Entry
+from .idle import IdleAmounts, idle_core_pct
 from .memcpy import Memcpy
 from .message import MESSAGE_BYTES
 from .ours import Abroad, Ours
@@ -31,12 +32,13 @@ from .peers.kafka import Kafka
 from .peers.nats import Nats
 from .peers.rabbitmq import RabbitStreams
 from .peers.redis_streams import RedisStreams
-from .score import DELAY_CONSUMERS, Figures, figures_of
+from .score import DELAY_CONSUMERS, Figures, figures_of, idle_figure
 
 CONSUMERS = (1, 4, 16, 64, 256)
 CONSUMERS_QUICK = (1, 2)
 CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
+_IDLE_QUICK = IdleAmounts(consumers=3, settle_s=0.5, idle_s=0.5)
 _QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
 Progress = Callable[[str], None]
 
@@ -56,7 +58,8 @@ def run(
         folder = tempfile.mkdtemp(prefix="tailrace-fanout-", dir=directory)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         installer = Installer(peers_folder, fetch=not quick, progress=progress)
-        contest = _Contest(folder, installer, stack, progress, _QUICK if quick else Amounts())
+        amounts, idle = (_QUICK, _IDLE_QUICK) if quick else (Amounts(), IdleAmounts())
+        contest = _Contest(folder, installer, stack, progress, amounts, idle)
         if not quick:
             contest.warm_up()
         runs = []
@@ -78,9 +81,15 @@ class _Contest:
     """Everybody who takes part, with servers that wait."""
 
     def __init__(
-        self, folder: str, installer: Installer, stack: ExitStack, progress: Progress, amounts: Amounts
+        self,
+        folder: str,
+        installer: Installer,
+        stack: ExitStack,
+        progress: Progress,
+        amounts: Amounts,
+        idle_amounts: IdleAmounts,
     ) -> None:
-        self._progress, self.amounts = progress, amounts
+        self._progress, self.amounts, self._idle_amounts = progress, amounts, idle_amounts
         self._crews_s = 0.0
         self.missing: list[str] = []
         self.failed: list[str] = []
@@ -131,7 +140,16 @@ class _Contest:
         if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():
             raise PeerFailed(f"nothing could be measured. {'; '.join(self.failed)}")
         compared = figures_of(cells, [peer.name for peer in self.peers])
-        return {**compared, OTHERS: others}
+        return {**compared, **self._idle(), OTHERS: others}
+
+    def _idle(self) -> Figures:
+        amounts = self._idle_amounts
+        self._progress(f"{amounts.consumers} consumers that wait: {self.ours.name}")
+        try:
+            return {idle_figure(amounts.consumers): idle_core_pct(self.ours, amounts)}
+        except PeerFailed as seen:
+            self.failed.append(f"{amounts.consumers} idle consumers: {seen}")
+            return {}
 
     def _cell(self, contender: Contender, consumers: int, *, full: bool = True) -> Cell | None:
         delays = contender is not self._memcpy

@@ -14,7 +14,7 @@ Cells = Mapping[str, Mapping[int, Cell]]
 HEADLINE_CONSUMERS = 16
 DELAY_CONSUMERS = 100
 #: Figures whose goal is an upper bound.
-AT_MOST = {"producer_drop_pct", "p99_vs_best_peer", "server_cpu_vs_best_peer"}
+AT_MOST = {"idle_core_pct", "producer_drop_pct", "p99_vs_best_peer", "server_cpu_vs_best_peer"}
 _SHARED = "cores shared by all"
 _YIELDING = "consumers take only what producer and servers leave"
 _MEASURES = (
@@ -32,6 +32,12 @@ _MEASURES = (
 
 def named(consumers: int, system: str, measure: str) -> str:
     return f"n{consumers}_{system}_{measure}"
+
+
+def idle_figure(consumers: int) -> Figure:
+    return Figure(
+        "idle_core_pct", "%", f"of one core, by {consumers} consumers together that wait on a quiet stream", 2.0
+    )
 
 
 def figures_of(cells: Cells, peers: Sequence[str]) -> Figures:

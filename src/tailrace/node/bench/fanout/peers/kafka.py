@@ -102,6 +102,7 @@ def _properties(folder: str, port: int, controller_port: int) -> str:
         "log.dirs": folder,
         "auto.create.topics.enable": "false",
         "log.segment.delete.delay.ms": "1000",
+        "offsets.topic.replication.factor": "1",
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
