@@ -1,11 +1,15 @@
 """How the demo looks: a live table on a terminal, a line now and then elsewhere."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+_DRAW_S = 0.25
 
 
 class Shown(Protocol):
@@ -73,15 +77,21 @@ class View:
         self._write, self._noted, self._shown_s = write, 0, -1.0
         self.every_s = 1.0  # a line, where there is no terminal
         self._live = None
+        self._last: Shown | None = None
+        self._drawn_s = 0.0
         if live:
             from rich.live import Live
 
-            self._live = Live(refresh_per_second=8)
+            self._live = Live(auto_refresh=False)
             self._live.start()
 
     def show(self, picture: Shown) -> None:
         if self._live is not None:
-            self._live.update(picture.render())
+            self._last = picture
+            now_s = time.monotonic()
+            if now_s >= self._drawn_s + _DRAW_S:  # drawing is dear, and what is drawn more often nobody sees
+                self._drawn_s = now_s
+                self._live.update(picture.render(), refresh=True)
             return
         for note in picture.notes[self._noted :]:
             self._write(note)
@@ -92,4 +102,6 @@ class View:
 
     def close(self) -> None:
         if self._live is not None:
+            if self._last is not None:
+                self._live.update(self._last.render(), refresh=True)
             self._live.stop()

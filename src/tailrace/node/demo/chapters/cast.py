@@ -16,6 +16,7 @@ from ....streams import Delays
 from ..view import Row
 from .ledger import Began, Broke, Event, Flushed, Ledger, Saw
 
+_RATE_S = 0.2  # words that come at once, after a pause, say nothing of the rate
 _WORKER = "tailrace.node.demo.chapters.worker"
 
 
@@ -132,7 +133,8 @@ class Cast:
         actor.row.total = total
         actor.totals = [(s, n) for s, n in actor.totals if now_s - s < 1.0] + [(now_s, total)]
         (first_s, first), (last_s, last) = actor.totals[0], actor.totals[-1]
-        actor.row.rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+        if last_s - first_s >= _RATE_S:
+            actor.row.rate = (last - first) / (last_s - first_s)
 
 
 def _events(name: str, word: dict[str, Any]) -> list[Event]:
