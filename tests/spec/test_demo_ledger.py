@@ -1,6 +1,6 @@
 """The demo's books must be able to say no: a verdict that cannot fail is worth nothing."""
 
-from tailrace.node.demo.ledger import Began, Broke, Flushed, Ledger, Saw
+from tailrace.node.demo.chapters.ledger import Began, Broke, Flushed, Ledger, Saw
 
 
 def settled() -> Ledger:

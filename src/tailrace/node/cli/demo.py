@@ -7,11 +7,14 @@ import typer
 from .options import Debug, Json, examples
 from .report import reported
 
-EPILOG = examples("tailrace demo", "tailrace demo --seconds 10 --no-view --json")
+EPILOG = examples("tailrace demo", "tailrace demo --chapter clusters", "tailrace demo --seconds 10 --no-view --json")
 
 
 def demo(
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="How long it runs.")] = 20.0,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1.0, help="How long a chapter runs.")] = 10.0,
+    chapters: Annotated[
+        list[str] | None, typer.Option("--chapter", metavar="NAME", help="Only this one, and others named so.")
+    ] = None,
     view: Annotated[bool, typer.Option("--view/--no-view", help="Show it live in the terminal.")] = True,
     json: Json = False,
     debug: Debug = False,
@@ -23,5 +26,5 @@ def demo(
     with reported(as_json=json, debug=debug):
         from ..demo import run
 
-        code = run(seconds=seconds, view=view and not json, json=json)
+        code = run(seconds=seconds, view=view and not json, json=json, only=chapters or ())
     raise typer.Exit(code)

@@ -1,45 +1,68 @@
-"""The demo: the whole story on one machine, with a verdict at the end."""
+"""The demo: the whole story on one machine, chapter by chapter, with a verdict at the end."""
 
 import json as json_format
+import os
 import sys
 import tempfile
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 
-from .story import Outcome, Story
+from ...errors import ConfigError
+from .chapter import Chapter, Told
 from .view import View
 
 
-def run(seconds: float = 20.0, view: bool = True, json: bool = False) -> int:
-    """Tell the story for about so many seconds; 0 if every flushed message arrived in order, else 1."""
+def run(seconds: float = 10.0, view: bool = True, json: bool = False, only: Sequence[str] = ()) -> int:
+    """Tell the chapters, each for about so many seconds; 0 if everything was as promised, else 1."""
+    chosen = choose(only)
     live = view and not json and sys.stdout.isatty()
 
     def write(line: str) -> None:
         print(line, file=sys.stderr if json else sys.stdout, flush=True)
 
+    told: dict[str, Told] = {}
+    left_out: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder:
-        shown = View(live, write)
-        try:
-            outcome = Story(folder, seconds, shown).tell()
-        except KeyboardInterrupt:
-            return 130
-        finally:
-            shown.close()
+        for number, chapter in enumerate(chosen, start=1):
+            write(f"{'' if number == 1 else chr(10)}Chapter {number} of {len(chosen)}: {chapter.title}")
+            if why := chapter.absent():
+                left_out[chapter.name] = why
+                write(f"  left out: {why}")
+                continue
+            try:
+                told[chapter.name] = _tell(chapter, os.path.join(folder, chapter.name), seconds, live, write)
+            except KeyboardInterrupt:
+                return 130
+    problems = [problem for one in told.values() for problem in one.problems]
     if json:
-        print(json_format.dumps(asdict(outcome)))
-    else:
-        for line in _closing(outcome):
-            write(line)
-    return 1 if outcome.problems else 0
+        figures = {name: {"problems": one.problems, **one.figures} for name, one in told.items()}
+        print(json_format.dumps({"problems": problems, "chapters": figures, "left_out": left_out}))
+    return 1 if problems else 0
 
 
-def _closing(outcome: Outcome) -> list[str]:
-    lines = [
-        "",
-        f"{outcome.flushed:,} messages flushed in {outcome.seconds:.0f} s, {outcome.delivered:,} delivered",
-        f"delivery delay p50 {outcome.delay_p50_ms:.1f} ms, p99 {outcome.delay_p99_ms:.1f} ms",
-        f"after kill -9: producer back in {outcome.producer_back_s:.2f} s, consumer in {outcome.consumer_back_s:.2f} s",
-        f"verify: {outcome.files_checked} files, {outcome.messages_checked:,} messages, checksums good",
-    ]
-    if outcome.problems:
-        return [*lines, "VERDICT: NOT as promised:", *(f"  {problem}" for problem in outcome.problems)]
-    return [*lines, "VERDICT: every flushed message reached every consumer, in order, none missing."]
+def choose(only: Sequence[str]) -> list[Chapter]:
+    """The chapters of these names, in their own order; all, if none is named."""
+    from .chapters import CHAPTERS
+
+    known = [chapter.name for chapter in CHAPTERS]
+    if unknown := [name for name in only if name not in known]:
+        raise ConfigError(f"--chapter {unknown[0]}: there are {', '.join(known)}")
+    return [chapter for chapter in CHAPTERS if not only or chapter.name in only]
+
+
+def _tell(chapter: Chapter, folder: str, seconds: float, live: bool, write: Callable[[str], None]) -> Told:
+    os.makedirs(folder)
+    shown = View(live, write)
+    try:
+        told = chapter.tell(folder, seconds, shown)
+    finally:
+        shown.close()
+    for line in closing(told):
+        write(line)
+    return told
+
+
+def closing(told: Told) -> list[str]:
+    """How a chapter ends."""
+    if told.problems:
+        return [*told.closing, "VERDICT: NOT as promised:", *(f"  {problem}" for problem in told.problems)]
+    return [*told.closing, f"VERDICT: {told.verdict}"]

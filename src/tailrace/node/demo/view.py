@@ -2,10 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+class Shown(Protocol):
+    """All that is to be seen at a moment: as one line, or as something for a terminal."""
+
+    elapsed_s: float
+    notes: list[str]
+
+    def line(self) -> str: ...
+
+    def render(self) -> "Group": ...
 
 
 @dataclass(slots=True)
@@ -21,7 +32,7 @@ class Row:
 
 @dataclass(slots=True)
 class Picture:
-    """All that is to be seen at a moment."""
+    """Processes and how fast they are."""
 
     elapsed_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
@@ -66,7 +77,7 @@ class View:
             self._live = Live(refresh_per_second=8)
             self._live.start()
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: Shown) -> None:
         if self._live is not None:
             self._live.update(picture.render())
             return

@@ -1,4 +1,5 @@
-"""The demo's story: processes start, two are killed with SIGKILL in the middle, and the books are closed at the end."""
+"""Streams on one machine: processes start, two are killed with SIGKILL in the middle, and the books are closed at the
+end."""
 
 import json
 import os
@@ -7,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
-from ...config import MIB
-from ...streams import Checked, Delays, verify_shard
-from ..world import open_world
+from ....config import MIB
+from ....streams import Checked, Delays, verify_shard
+from ...world import open_world
+from ..chapter import Chapter, Told
+from ..view import Picture, Row, View
 from .ledger import Began, Broke, Event, Flushed, Ledger, Saw
-from .view import Picture, Row, View
 
 STREAM, SHARDS = "demo", 4
 _PRODUCERS = {"producer-1": "0,1", "producer-2": "2,3"}
@@ -24,7 +26,7 @@ _DRAIN_DEADLINE_S = 30.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What the demo found. `problems` is empty when all went well."""
+    """What the chapter found. `problems` is empty when all went well."""
 
     problems: list[str]
     seconds: float
@@ -98,7 +100,7 @@ class Story:
 
     def _start(self, name: str, command: list[str]) -> Actor:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.node.demo.worker", *command],
+            [sys.executable, "-m", "tailrace.node.demo.chapters.worker", *command],
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
         )
@@ -238,3 +240,23 @@ def _events(name: str, word: dict[str, dict[str, int]]) -> list[Event]:
 
 def _numbers(table: dict[str, int]) -> dict[int, int]:
     return {int(shard): number for shard, number in table.items()}
+
+
+def tell(folder: str, seconds: float, view: View) -> Told:
+    outcome = Story(folder, seconds, view).tell()
+    return Told(
+        problems=outcome.problems,
+        closing=[
+            "",
+            f"{outcome.flushed:,} messages flushed in {outcome.seconds:.0f} s, {outcome.delivered:,} delivered",
+            f"delivery delay p50 {outcome.delay_p50_ms:.1f} ms, p99 {outcome.delay_p99_ms:.1f} ms",
+            f"after kill -9: producer back in {outcome.producer_back_s:.2f} s, consumer in "
+            f"{outcome.consumer_back_s:.2f} s",
+            f"verify: {outcome.files_checked} files, {outcome.messages_checked:,} messages, checksums good",
+        ],
+        verdict="every flushed message reached every consumer, in order, none missing.",
+        figures=asdict(outcome),
+    )
+
+
+CHAPTER = Chapter("streams", "producers and consumers on one machine, two of them killed with kill -9", tell)

@@ -8,8 +8,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from ...streams import Delays
-from ..world import World, open_world
+from ....streams import Delays
+from ...world import World, open_world
 
 _REPORT_S = 0.1
 _FILLER = b"." * 84  # makes a message about 100 bytes
