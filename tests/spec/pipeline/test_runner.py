@@ -216,7 +216,7 @@ def test_draining_stops_at_a_clean_line(place: Place) -> None:
 def test_the_state_is_repartitioned_while_it_runs(place: Place) -> None:
     place.produce(200)
     place.run(place.pipeline())
-    layout = place.office().state.repartition(5, SystemClock().time_us() + 1000)
+    layout = place.office().state.repartition(5, SystemClock().time_us() + 100_000)
     assert [epoch.partitions for epoch in layout.epochs] == [1, 5]
     wait_until(lambda: SystemClock().time_us() > layout.epochs[1].from_us, "the new epoch")
     place.produce(200, first=200)
