@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from ..pipeline import Pipeline
 
 _DEATHS_MAX = 1_000_000  # of one slot: units end their processes, and what becomes of them is not Spark's to decide
+#: For slots: the JVM starts processes and little else, so the second compiler, which takes half of its start, is not
+#: worth it.
+_FOR_SLOTS = {
+    "spark.task.maxFailures": str(_DEATHS_MAX),
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 class SparkWorker:
@@ -43,9 +50,9 @@ class SparkWorker:
         cores = slots or len(os.sched_getaffinity(0))
         self._pipeline, self._root = pipeline, os.path.abspath(root)
         where = master or f"local[{cores}]"
-        settings = {}
+        settings: dict[str, str] = {}
         if pipeline.transform is not None:
-            where, settings = _tireless(where), {"spark.task.maxFailures": str(_DEATHS_MAX)}
+            where, settings = _tireless(where), _FOR_SLOTS
         self.spark: SparkSession = session(f"tailrace pipeline {pipeline.name}", master=where, settings=settings)
         self.spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a unit is told, in one line
         self.slots = slots or _parallelism(self.spark)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CAMPAIGNS = 10
 _QUERIES_PER_S = 4000
 _HELD_BACK = 0.4  # of all messages: they come after the kill
-_DEADLINE_S = 180.0
+_DEADLINE_S = 600.0
 
 
 @dataclass(slots=True)
