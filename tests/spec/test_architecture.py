@@ -115,7 +115,7 @@ DOORS = {
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
     "Finding Layers Monitor NearChunks NearLengths OnChange Output PERCENTILES Producer Quick Shadow ShardLog "
     "ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View "
-    "arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
+    "arrow_schema collect complete_stale cut_positions discard file_ranges find_position newest next_cut "
     "read_arrow read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "
