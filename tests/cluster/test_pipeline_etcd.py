@@ -52,8 +52,8 @@ def test_three_sites_count_every_message_once_though_members_and_a_site_die(site
         members.start(number)
         wait_until(lambda number=number: is_back(members, number), "the member to be back", 120)  # type: ignore[misc]
     children["eu"].kill()  # a whole site …
-    sites.produce(3000)
     target = sites.outputs() + 2
+    sites.produce(3000)
     wait_until(lambda: sites.outputs() >= target, "the others to go on", 120)
     children["eu"] = sites.start("eu")  # … and back
     wait_until(lambda: sites.counted() == sites.sent, "all to be counted", 120)
