@@ -26,16 +26,17 @@ from .processes import descendants
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
-@pytest.fixture
-def java_home(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def java_home(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = find_java({"PATH": ""})
     assert found.reduced
-    return install(found, str(tmp_path))
+    return install(found, str(tmp_path_factory.mktemp("java")))
 
 
-@pytest.fixture
-def master(java_home: str, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def master(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster."""
+    tmp_path = tmp_path_factory.mktemp("cluster")
     environment = {
         **os.environ,
         "JAVA_HOME": java_home,
@@ -107,11 +108,12 @@ def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, java
         expected = values(world, "in")
         assert values(world, "batch") == expected
         assert values(world, "streamed") == expected
-    run_a_pipeline(master, java_home, tmp_path)
 
 
-def run_a_pipeline(master: str, java_home: str, tmp_path: Path) -> None:
-    """On the same cluster. The executors, with units in hand, are killed; then every message is counted once."""
+@pytest.mark.timeout(600)
+def test_a_pipeline_on_executors_counts_every_message_once_though_one_of_them_dies(
+    master: str, java_home: str, tmp_path: Path
+) -> None:
     with tailrace.open(tmp_path / "world") as world, world.producer("clicks", shards=2) as producer:
         producer.send_many([b"c%d %d" % (number % 7, number) for number in range(20_000)], shard=0)
         producer.send(b"die now", shard=1)

@@ -55,8 +55,8 @@ class Counts:
 
 
 class Advertising:
-    def __init__(self, folder: str, seconds: float, view: View) -> None:
-        self._folder, self._seconds, self._view = folder, seconds, view
+    def __init__(self, folder: str, seconds: float, view: View, engine: str = "spark") -> None:
+        self._seconds, self._view, self._engine = seconds, view, engine
         os.environ["TAILRACE_DEMO_FOLDER"] = folder
         self._picture, self._begin_s = Counts(), time.monotonic()
         self._by_hand: dict[str, list[int]] = {}
@@ -116,7 +116,7 @@ class Advertising:
             os.set_blocking(pipe.fileno(), False)
 
     def _start_spark(self) -> None:
-        words = ("pipeline", "run", f"{__package__}.advertising_app:pipeline", "--engine", "spark")
+        words = ("pipeline", "run", f"{__package__}.advertising_app:pipeline", "--engine", self._engine)
         self._start("spark", "-m", "tailrace", *words, "--world", app.world_folder(), "--site", "here")
 
     def _kill(self) -> None:
