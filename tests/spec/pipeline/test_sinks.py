@@ -190,6 +190,25 @@ def test_what_a_pipeline_writes_is_in_the_cache_at_once(tmp_path: Path) -> None:
         sink.close()
 
 
+def test_an_output_so_large_that_its_file_is_moved_is_seen_by_those_who_follow_the_cache(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "world") as world:
+        world.create_stream("out", shards=1)
+        sink = replace(into_stream(tmp_path / "world", "out"), feed=world.shadow)
+        staging = Staging(str(tmp_path / "staging"))
+        staging.prepare()
+        small, large = ROWS.select(["key", "value"]), pa.table({"value": [b"%d" % n * 100_000 for n in range(60)]})
+        with world.consumer("out", start="earliest") as consumer:
+            for begin, rows in ((0, small), (10, large), (20, small)):
+                receipt = staging.write(f"{footer(begin).unit}.r.1.parquet", rows, footer(begin))
+                sink.publish(footer(begin), staging.find(receipt))
+                seen = 0
+                while seen < rows.num_rows:
+                    batch = consumer.poll(timeout_s=30)
+                    assert batch is not None
+                    seen += len(batch)
+        sink.close()
+
+
 def test_a_table_with_a_key_adds_up(tmp_path: Path) -> None:
     sink = sqlite_table(str(tmp_path / "out.db"), "totals", key=["key"])
     sink.prepare()
