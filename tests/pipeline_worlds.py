@@ -288,8 +288,10 @@ class MemorySink:
 
     def prepare(self) -> None: ...
 
-    def has(self, unit: str) -> bool:
-        return unit in self.published
+    def has(self, footer: Footer) -> bool:
+        return footer.unit in self.published
+
+    def close(self) -> None: ...
 
     def publish(self, footer: Footer, staged: str) -> None:
         self.published.setdefault(footer.unit, footer)

@@ -21,16 +21,18 @@ APP = f"{Path(__file__).with_name('pipeline_app.py')}:pipeline"
 class Sites:
     """Starts and ends runners; knows what was sent and what came out."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, etcd: tuple[str, ...] = ()) -> None:
+        """`etcd`: the members that have the pipeline's state; else it is in a file."""
         self.folder, self.out, self.state = folder, folder / "out", folder / "state.db"
         self.running: list[subprocess.Popen[str]] = []
         self.sent: Counter[str] = Counter()
+        self._etcd, self._store = etcd, [] if etcd else ["--state", str(self.state)]
 
     def start(
         self, site: str, world: str = "us", engine: str = "inline", *options: str, **env: str
     ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tailrace", "pipeline", "run", APP, "--site", site, "--engine", engine]
-        command += ["--world", str(self.folder / world), "--state", str(self.state), "--slots", "2", "--json", *options]
+        command += ["--world", str(self.folder / world), *self._store, "--slots", "2", "--json", *options]
         child = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -42,6 +44,9 @@ class Sites:
         return child
 
     def produce(self, count: int, world: str = "us", extra: tuple[bytes, ...] = ()) -> None:
+        if self._etcd:
+            (self.folder / world).mkdir(exist_ok=True)
+            (self.folder / world / "tailrace.toml").write_text(f"[coordination]\netcd = {list(self._etcd)}\n")
         with tailrace.open(self.folder / world) as opened, opened.producer("clicks", shards=2) as producer:
             for number in range(count):
                 producer.send(b"c%d %d" % (number % 7, number))
@@ -51,7 +56,7 @@ class Sites:
 
     def tell(self, *words: str, world: str = "us") -> Any:
         command = [sys.executable, "-m", "tailrace", "pipeline", *words, "--world", str(self.folder / world)]
-        command += ["--state", str(self.state), "--json"]
+        command += [*self._store, "--json"]
         env = {**os.environ, "PIPELINE_OUT": str(self.out)}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         assert done.returncode == 0, done.stderr

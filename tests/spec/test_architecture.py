@@ -116,7 +116,7 @@ DOORS = {
     "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
     "Patience Producer Quick Shadow "
     "ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
-    "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position next_cut "
+    "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position newest next_cut "
     "read_arrow read_range verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
     "tailrace.wire": "BLOCK_HASH_BYTES Blocks CheckPeer CheckService HASHED_BYTES_MAX HASHES_MAX Held Holding "

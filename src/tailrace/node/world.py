@@ -198,18 +198,7 @@ class World:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
         producer_config = decode(ProducerConfig, settings, base=self.config.producer)
         logs: dict[int, ShardLog] = {}
-        shadow: Shadow | None = None
-        if config.cached:
-            _, incarnation = self._incarnation(stream)
-            shadow = Shadow(
-                lambda: self._layers.serve(config.cache),
-                self._hints(),
-                incarnation,
-                stream,
-                self._clock,
-                config.chunk_bytes,
-                host_tag(self.config.host),
-            )
+        shadow = self.shadow(stream)
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -230,6 +219,23 @@ class World:
             if shadow is not None:
                 shadow.close()
             raise
+
+    def shadow(self, stream: str) -> Shadow | None:
+        """What brings messages to the stream's cache, for those who append them by other ways than a producer; None if
+        it has no cache. To be closed by them."""
+        config = self._catalog.config(stream)
+        if not config.cached:
+            return None
+        _, incarnation = self._incarnation(stream)
+        return Shadow(
+            lambda: self._layers.serve(config.cache),
+            self._hints(),
+            incarnation,
+            stream,
+            self._clock,
+            config.chunk_bytes,
+            host_tag(self.config.host),
+        )
 
     def consumer(
         self,

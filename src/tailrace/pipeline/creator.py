@@ -117,6 +117,7 @@ def create(
             oldest_us=min(piece.first_us for piece in bundle),
             made_us=now_us,
             site="",
+            born={one.stream: shards[one.stream, one.shard].incarnation for one in ranges},
             nearby=nearby,
             given_us=now_us,
             since_us=now_us,

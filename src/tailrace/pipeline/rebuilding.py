@@ -37,11 +37,20 @@ def rebuild_state(
         )
     footers = [footer for footer in sink.outputs() if footer.pipeline == state.pipeline]
     done = check_outputs(one for footer in footers for one in footer.ranges)
+    stretches = [one for footer in footers for one in footer.stretches]
+    done_bytes = total(done) + sum(one.end - one.begin for one in stretches)
     layout = state.clear()
     holes: list[Unit] = []
     for stream, start in streams.items():
         for number in range(logs.shards(stream)):
             report = logs.report(site, stream, number)
+            folded = [
+                one
+                for stretch in stretches
+                if (stretch.stream, stretch.shard) == (stream, number)
+                and stretch.incarnation in ("", report.incarnation)
+                for one in stretch.ranges(report.files)
+            ]
             parts = runs(layout.epochs, stream, number, report.files)
             for place, (partition, files) in enumerate(parts):
                 end = base_of(parts[place + 1][1][0]) if place + 1 < len(parts) else report.end
@@ -50,13 +59,13 @@ def rebuild_state(
                 first = base_of(files[0])
                 mine = [
                     one
-                    for one in done
+                    for one in [*done, *folded]
                     if (one.stream, one.shard) == (stream, number)
                     and one.begin >= first
                     and (place + 1 == len(parts) or one.begin < end)
                 ]
                 if mine:  # it had begun there at the latest
-                    begin = min(mine[0].begin, begin) if begin is not None else None
+                    begin = min(*(one.begin for one in mine), begin) if begin is not None else None
                 shard = track(None, of_part, begin)
                 made = rebuild(shard, mine, clock.time_us(), clock.time_us(), site)
                 units = [replace(unit, oldest_us=logs.time_us(unit.ranges[0])) for unit in made.units]
@@ -65,4 +74,4 @@ def rebuild_state(
                 ledger.update(lambda page, made=made: Changes(shards=[made.shard]), KINDS)  # type: ignore[misc]
                 for some in portions(units):
                     ledger.update(lambda page, some=some: Changes(units=list(some)), KINDS)  # type: ignore[misc]
-    return Recovered(len(footers), total(done), len(holes), total(one for unit in holes for one in unit.ranges))
+    return Recovered(len(footers), done_bytes, len(holes), total(one for unit in holes for one in unit.ranges))

@@ -39,6 +39,7 @@ def rebuild(shard: Shard, done: Iterable[ByteRange], oldest_us: int, now_us: int
     mine = [one for one in done if (one.stream, one.shard) == (shard.stream, shard.shard)]
     upto = max([shard.created, *(one.end for one in mine)])
     holes = subtract(pieces(shard, shard.created, upto), mine)
-    units = tuple(Unit((hole,), oldest_us, now_us, site, given_us=now_us, since_us=now_us) for hole in holes)
+    born = {shard.stream: shard.incarnation}
+    units = tuple(Unit((hole,), oldest_us, now_us, site, born, given_us=now_us, since_us=now_us) for hole in holes)
     # Another site may have been ahead of what this one has now: those bytes are done, too, and must not come again.
     return Rebuilt(pruned(replace(shard, created=upto)), units, sum(one.size for one in mine))

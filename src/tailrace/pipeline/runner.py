@@ -80,6 +80,7 @@ class Runner:
             for thread in threads:
                 thread.join()
             self._worker.close()
+            self._guarded(self.site.close)
             self._guarded(self.site.membership.leave)
 
     def stop(self) -> None:

@@ -14,7 +14,6 @@ class PipelineConfig:
     linger_s: float = 0.2  # so long may a byte wait for others to fill a unit
     units_max: int = 256  # that are not committed, over all sites: what the state store has to hold
     undispatched_max: int = 256  # that are committed, but not published
-    units_per_job: int = 4  # that a runner takes at a time, for each of its slots
     local_eta_s: float = 60.0  # after this another runner of the same site may take a unit over
     site_eta_s: float = 600.0  # … and after this a runner of another site
     lease_s: float = 10.0  # a runner that is not heard of for so long is taken for dead
@@ -32,7 +31,6 @@ class PipelineConfig:
             ("linger_s", 0.0, 3600.0),
             ("units_max", 1, 10_000),
             ("undispatched_max", 1, 10_000),
-            ("units_per_job", 1, 1000),
             ("local_eta_s", 0.01, 1e6),
             ("site_eta_s", 0.01, 1e7),
             ("lease_s", 0.5, 3600.0),

@@ -107,6 +107,9 @@ class Site:
                 continue
         return found
 
+    def close(self) -> None:
+        self._sink.close()
+
     # ---- tracking and creating (U3, U8)
 
     def track(self) -> int:
@@ -334,9 +337,8 @@ class Site:
         for unit in units:
             assert unit.receipt is not None, unit
             try:
-                if not self._sink.has(unit.id):
-                    staged = self._staging.find(unit.receipt)
-                    self._sink.publish(Footer(self.state.pipeline, unit.id, unit.ranges), staged)
+                if not self._sink.has(footer := self._footer(unit)):
+                    self._sink.publish(footer, self._staging.find(unit.receipt))
                 done.append(unit)
                 self.figures.problems.pop("sink", None)
             except StagedMissing as problem:
@@ -357,10 +359,15 @@ class Site:
         self.figures.published += len(done)
         return len(done)
 
+    def _footer(self, unit: Unit) -> Footer:
+        return Footer(self.state.pipeline, unit.id, unit.ranges, unit.born)
+
     def _miss(self, ledger: Ledger, unit: Unit, reason: str) -> None:
         """A committed output that cannot be found. Doing it again is right only if it would come out the same, or if
         nothing of it can have been seen."""
-        if self._sink.has(unit.id) or (unit.holder is not None and unit.holder.runner in self.health.runners):
+        if self._sink.has(self._footer(unit)) or (
+            unit.holder is not None and unit.holder.runner in self.health.runners
+        ):
             return  # another runner published it and tidied up, or is about to: it has what we do not see
         if not self._deterministic:
             self.figures.problems[f"unit {unit.id}"] = f"{reason}; it waits for the site {unit.site} to come back"

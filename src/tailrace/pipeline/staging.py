@@ -12,10 +12,11 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Corrupt, FileProblem, TailraceError
+from .published import Stretch
 from .ranges import ByteRange, decode, encode
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Footer:
     pipeline: str
     unit: str
     ranges: tuple[ByteRange, ...]
+    born: Mapping[str, str] = field(
+        default_factory=dict, hash=False
+    )  # the incarnation of each stream, where it is known
+    stretches: tuple[Stretch, ...] = ()  # instead of ranges, of a sink that keeps no note for each unit
 
     def encode(self) -> bytes:
         table = {"version": VERSION, "pipeline": self.pipeline, "unit": self.unit, "ranges": encode(self.ranges)}

@@ -13,7 +13,7 @@ Pure: every step takes the record and returns the next one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -36,6 +36,9 @@ class Unit:
     oldest_us: int  # time of the oldest message in it: the order in which units are handed out (U18)
     made_us: int
     site: str  # who should do it
+    born: Mapping[str, str] = field(
+        default_factory=dict, hash=False
+    )  # the incarnation of each stream, where it is known
     nearby: tuple[str, ...] = ()  # the sites that had all its bytes, unless every site had them (U15)
     standing: Standing = "open"
     given_us: int = 0  # when `site` was made responsible: the site ETA counts from here
@@ -66,6 +69,8 @@ class Unit:
             "given_us": self.given_us,
             "since_us": self.since_us,
         }
+        if self.born:
+            raw["born"] = dict(self.born)
         if self.nearby:
             raw["nearby"] = list(self.nearby)
         if self.holder is not None:

@@ -20,7 +20,7 @@ from .snapshots import Snapshot, Snapshots, SnapshotStatus
 from .staging import Output, Stage
 from .tail import ShardTail, Start
 from .transaction import TransactionName
-from .transactions import Transactions, complete_stale, discard
+from .transactions import Transactions, complete_stale, discard, newest
 from .verifier import Checked, Finding, verify_shard
 from .view import OnChange, View
 
@@ -71,6 +71,7 @@ __all__ = [
     "discard",
     "file_ranges",
     "find_position",
+    "newest",
     "next_cut",
     "read_arrow",
     "read_range",

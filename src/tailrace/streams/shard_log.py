@@ -21,6 +21,8 @@ from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
 
+_NOTHING = cast(Packed, Run(0, 0, 0, 0, memoryview(b""), memoryview(b"")))
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -129,6 +131,9 @@ class ShardLog:
         self._created_us = max(self._created_us, segment.created_us)
         before, self._open = self._open, None
         self._leave(before)
+        # Its bytes are only in the files; but that they are there is to be known at once.
+        lengths = one.end - segment.data_base, self._index_base - segment.index_base
+        self._on_append(Appended(self.shard, segment, b"", _NOTHING, *lengths))
 
     def _tell(self, open_: "_OpenSegment", packed: Packed | Run) -> None:
         segment = open_.segment

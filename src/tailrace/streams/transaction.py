@@ -126,6 +126,7 @@ class Transaction:
     time_us: int
     once: bool
     parts: tuple[ShardPart, ...]
+    note: str = ""  # the application's own, committed with it
 
     @property
     def payload_bytes(self) -> int:
@@ -170,6 +171,8 @@ class Transaction:
             "once": self.once,
             "shards": parts,
         }
+        if self.note:
+            table["note"] = self.note
         text = json.dumps(table).encode()
         text += b" " * (-len(text) % _ALIGN)
         body = b"".join((_HEAD.pack(_MAGIC, len(text)), text, payload))
@@ -187,7 +190,13 @@ class Transaction:
             behind = _HEAD.size + _HEAD.unpack_from(raw)[1]
             table = json.loads(bytes(body[_HEAD.size : behind]))
             parts = tuple(_part(part, body[behind:]) for part in table["shards"])
-            return cls(TransactionName(table["app"], table["batch"]), table["time_us"], table["once"], parts)
+            return cls(
+                TransactionName(table["app"], table["batch"]),
+                table["time_us"],
+                table["once"],
+                parts,
+                table.get("note", ""),
+            )
         except (KeyError, TypeError, IndexError) as wrong:
             raise ValueError(f"does not say all it should: {wrong!r}") from None
 
@@ -226,14 +235,18 @@ def pending_names(files: Files, stream: str) -> list[TransactionName]:
     return [name for text in files.list(pending_folder(stream)) if (name := TransactionName.parse(text))]
 
 
+def load_record(files: Files, path: str) -> Transaction:
+    with files.view(path) as view:
+        raw = bytearray(min(view.length().readable_bytes, _READ_MAX))
+        view.read_into(0, memoryview(raw))
+    return Transaction.decode(bytes(raw))
+
+
 def load_pending(files: Files, stream: str, name: TransactionName) -> Transaction | None:
     """None when it was carried out meanwhile, and its record is gone."""
     path = f"{pending_folder(stream)}/{name}"
     try:
-        with files.view(path) as view:
-            raw = bytearray(min(view.length().readable_bytes, _READ_MAX))
-            view.read_into(0, memoryview(raw))
-        return Transaction.decode(bytes(raw))
+        return load_record(files, path)
     except FileMissing:
         return None
     except ValueError as wrong:

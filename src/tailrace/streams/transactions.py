@@ -21,10 +21,11 @@ from threading import Event
 
 from ..config import StreamConfig
 from ..env import Clock
-from ..errors import ConfigError, Fenced, FileMissing, FileProblem, TailraceError
+from ..errors import ConfigError, Corrupt, Fenced, FileMissing, FileProblem, TailraceError
 from ..files import Claim, Files
 from ..native import ENTRY_BYTES, Block, moved_entries
 from .segments import IndexHeader, Segment
+from .shadow import Appended
 from .shard_files import find_end
 from .shard_log import Outline, ShardLog
 from .staging import ADOPT_BYTES, Output, Piece, staging_folder
@@ -35,6 +36,7 @@ from .transaction import (
     Transaction,
     TransactionName,
     load_pending,
+    load_record,
     pending_folder,
     pending_names,
 )
@@ -62,24 +64,38 @@ class Transactions:
         *,
         once: bool = False,
         on_roll: Callable[[int], object] = lambda shard: None,
+        on_append: Callable[[Appended], object] = lambda appended: None,
     ) -> None:
-        """`once`: the application commits one batch and never comes again. `on_roll`: see ShardLog."""
+        """`once`: the application commits one batch and never comes again. `on_roll`, `on_append`: see ShardLog."""
         self.stream, self.app = stream, app
         self._files, self._clock, self._config, self._once, self._on_roll = files, clock, config, once, on_roll
+        self._on_append = on_append
         self._logs: dict[int, ShardLog] = {}
         self._claim: Claim | None = None
 
-    def commit(self, batch: int, outputs: Sequence[Output]) -> bool:
+    def take_over(self) -> tuple[int, str]:
+        """Be the one who commits for the application from now on; whatever it had left half done is completed first.
+        The number of its newest batch, or -1, and the note that came with it. Whoever commits on the ground of these
+        does so before anybody else, or not at all (Fenced)."""
+        try:
+            self._own()
+            return newest(self._files, self.stream, self.app)
+        except BaseException:
+            self.close()
+            raise
+
+    def commit(self, batch: int, outputs: Sequence[Output], note: str = "") -> bool:
         """Make what the tasks bring visible, all of it or nothing. False if this batch was committed before.
 
-        Fenced if another process commits for the same application now: it has taken over.
+        `note`: of the application, kept with the record. Fenced if another process commits for the same application
+        now: it has taken over.
         """
         name = TransactionName(self.app, batch)
         for output in outputs:
             if output.name != name:
                 raise ValueError(f"an output of {output.name} cannot be committed as {name}")
         try:
-            return self._commit(name, outputs)
+            return self._commit(name, outputs, note)
         except BaseException:
             # What we know of the shards may not hold any more, as when the record was published after all.
             self.close()
@@ -97,13 +113,13 @@ class Transactions:
 
     # ---- committing
 
-    def _commit(self, name: TransactionName, outputs: Sequence[Output]) -> bool:
+    def _commit(self, name: TransactionName, outputs: Sequence[Output], note: str) -> bool:
         claim = self._own()
         if self._is_known(name):
             _tidy(self._files, self.stream, name, self._clock.time_us())
             return False
         self._refuse_a_leap_back(name)
-        transaction = self._publish(name, claim, _by_shard(outputs))
+        transaction = self._publish(name, claim, _by_shard(outputs), note)
         for part in transaction.parts:
             self._roll_forward(part)
         _finish(self._files, self.stream, transaction, self._clock.time_us())
@@ -138,13 +154,13 @@ class Transactions:
             )
 
     def _publish(
-        self, name: TransactionName, claim: Claim | None, pieces: Mapping[int, Sequence[Piece]]
+        self, name: TransactionName, claim: Claim | None, pieces: Mapping[int, Sequence[Piece]], note: str
     ) -> Transaction:
         self._files.make_folder(pending_folder(self.stream))
         for tries_left in range(_TRIES, 0, -1):
             try:
                 parts = tuple(self._prepare(name, shard, pieces[shard]) for shard in sorted(pieces))
-                transaction = Transaction(name, self._clock.time_us(), self._once, parts)
+                transaction = Transaction(name, self._clock.time_us(), self._once, parts, note)
                 with ExitStack() as held:
                     if claim is not None:
                         held.enter_context(claim.hold())
@@ -172,7 +188,7 @@ class Transactions:
     def _log(self, shard: int) -> ShardLog:
         if shard not in self._logs:
             self._logs[shard] = ShardLog(
-                self._files, self._clock, self.stream, shard, self._config, on_roll=self._on_roll
+                self._files, self._clock, self.stream, shard, self._config, self._on_roll, self._on_append
             )
         return self._logs[shard]
 
@@ -354,6 +370,20 @@ def discard(files: Files, stream: str, name: TransactionName) -> None:
     if name not in pending_names(files, stream):
         with suppress(FileProblem):
             files.delete_folder(staging_folder(stream, name))
+
+
+def newest(files: Files, stream: str, app: str) -> tuple[int, str]:
+    """The number of an application's newest batch that was carried out, or -1, and the note that came with it."""
+    kept = _kept(files, stream, app)
+    if not kept:
+        return -1, ""
+    path = f"{_kept_folder(stream, app)}/{kept[-1]}"
+    try:
+        return kept[-1].batch, load_record(files, path).note
+    except FileMissing:  # there are newer ones by now
+        return newest(files, stream, app)
+    except ValueError as wrong:
+        raise Corrupt(f"{path} {wrong}. It tells which batches were committed: restore it from a copy") from None
 
 
 def _kept_folder(stream: str, app: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from tailrace.coordination import SqliteCoordination
 from tailrace.env import SystemClock
 from tailrace.errors import ConfigError
 from tailrace.files import PosixFiles
-from tailrace.pipeline import Pipeline, PipelineConfig, parquet, stream
+from tailrace.pipeline import Pipeline, PipelineConfig, into_stream, parquet, sqlite_table, stream
 from tailrace.pipeline.code import Code, load_named
 from tailrace.pipeline.logs import StreamLogs
 from tailrace.pipeline.office import Office, PipelineMissing, describe
@@ -216,7 +217,7 @@ def test_draining_stops_at_a_clean_line(place: Place) -> None:
 def test_the_state_is_repartitioned_while_it_runs(place: Place) -> None:
     place.produce(200)
     place.run(place.pipeline())
-    layout = place.office().state.repartition(5, SystemClock().time_us() + 1000)
+    layout = place.office().state.repartition(5, SystemClock().time_us() + 100_000)
     assert [epoch.partitions for epoch in layout.epochs] == [1, 5]
     wait_until(lambda: SystemClock().time_us() > layout.epochs[1].from_us, "the new epoch")
     place.produce(200, first=200)
@@ -310,3 +311,37 @@ def test_wrong_pipelines_are_refused_with_advice(tmp_path: Path) -> None:
 def test_delays_are_percentiles() -> None:
     assert delays([]) == {"delay_p50_s": None, "delay_p90_s": None}
     assert delays(range(100)) == {"delay_p50_s": 50, "delay_p90_s": 90}
+
+
+@pytest.mark.parametrize("kind", ["table", "stream"])
+def test_the_state_is_rebuilt_from_an_account_of_what_was_published(place: Place, kind: str) -> None:
+    """Of a sink that keeps no note for each unit: over several files, and with a hole."""
+    sink = into_stream(place.root, "out", shards=1) if kind == "stream" else sqlite_table(f"{place.folder}/t.db", "t")
+    for first in (0, 300, 600):  # each time a new file
+        place.produce(300, first=first)
+
+    def pipeline(transform: Any) -> Pipeline:
+        settings: dict[str, Any] = {"unit_bytes": 300, "linger_s": 0.0, "poll_s": 0.01, "lease_s": 1.0}
+        settings |= {"attempts_max": 1, "retry_s": 0.0}
+        return Pipeline("p", source=stream("clicks"), transform=transform, sink=sink, **settings)
+
+    def seen() -> list[bytes]:
+        if kind == "table":
+            with sqlite3.connect(f"{place.folder}/t.db") as db:
+                return sorted(value for (value,) in db.execute("SELECT value FROM t"))
+        with place.world.consumer("out", start="earliest", follow=False) as consumer:
+            return sorted(message.value for batch in consumer for message in batch if message.value)
+
+    def with_a_hole(messages: pa.Table) -> pa.Table:
+        if b"000450" in messages.column("value").to_pylist():
+            raise ValueError("not this one")
+        return messages.select(["value"])
+
+    place.run(pipeline(with_a_hole))
+    assert seen() == [one for one in numbers(900) if one != b"000450"]
+    office = place.office()
+    place.produce(100, first=900)
+    rebuilt = office.rebuild(sink, {"clicks": "earliest"}, "here")
+    assert (rebuilt.units, rebuilt.hole_bytes) == (1, 6)
+    place.run(pipeline(lambda messages: messages.select(["value"])))
+    assert seen() == numbers(1000), "each once, and the hole is filled"

@@ -1,11 +1,14 @@
 """Every sink makes a unit's output visible whole and once, however often and by whom it is told to; and tells of what
 input it was made."""
 
+import itertools
 import os
 import shutil
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ import pyarrow.dataset as ds
 import pytest
 
 import tailrace
+from conftest import wait_until
 from tailrace.errors import Corrupt
 from tailrace.pipeline import Sink, into_stream, parquet, postgres_table, sqlite_table
 from tailrace.pipeline.ranges import ByteRange
+from tailrace.pipeline.sinks.parquet import ParquetFolder
+from tailrace.pipeline.sinks.streams import _Desk
 from tailrace.pipeline.staging import Footer, StagedMissing, Staging, runner_of, staged_name
 
 FILE = "00000000000000000001-00000000000000000000.data"
@@ -100,15 +106,107 @@ def test_an_output_is_published_once_and_tells_of_its_input(case: Case, tmp_path
     rows = ROWS.select(["key", "value"])
     for begin in (0, 10):
         receipt = staging.write(staged_name(footer(begin).unit, "r", 1), rows, footer(begin))
-        assert not sink.has(footer(begin).unit)
+        assert not sink.has(footer(begin))
         for _ in range(3):
             sink.publish(footer(begin), staging.find(receipt))
-        assert sink.has(footer(begin).unit)
+        assert sink.has(footer(begin))
     nothing = staging.write(staged_name(footer(20).unit, "r", 2), pa.table({}), footer(20))
     sink.publish(footer(20), staging.find(nothing))
     assert sorted(seen()) == [("a", "x"), ("a", "x"), ("b", "y"), ("b", "y")]
-    assert sorted(one.ranges[0].begin for one in sink.outputs()) == [0, 10, 20]
-    assert {one.pipeline for one in sink.outputs()} == {"p"}
+    other = replace(footer(0), pipeline="q", unit="q-0")
+    receipt = staging.write(staged_name(other.unit, "r", 3), rows, other)
+    assert not sink.has(other), "another pipeline may take the same input"
+    sink.publish(other, staging.find(receipt))
+    assert len(seen()) == 6
+    done: dict[str, list[tuple[int, int]]] = {}
+    for output in sink.outputs():
+        found = [*output.ranges, *(one for stretch in output.stretches for one in stretch.ranges([FILE]))]
+        done.setdefault(output.pipeline, []).extend((one.begin, one.end) for one in found)
+    assert done["q"] == [(0, 10)]
+    assert sum(end - begin for begin, end in done["p"]) == 30
+    if not isinstance(sink, ParquetFolder):  # whose outputs are their own notes
+        assert done["p"] == [(0, 30)], "no note for each unit"
+    sink.close()
+
+
+def test_sites_that_publish_the_same_units_at_once_publish_each_once(tmp_path: Path) -> None:
+    """Every one of them takes the stream from the others, again and again."""
+    sink = into_stream(tmp_path / "world", "out", shards=2)
+    sink.prepare()
+    staging = Staging(str(tmp_path / "staging"))
+    staging.prepare()
+    units = [footer(begin) for begin in range(0, 120, 10)]
+    staged = []
+    for unit in units:
+        rows = pa.table({"key": [unit.unit], "value": ["x"]})
+        staged.append(staging.find(staging.write(staged_name(unit.unit, "r", 1), rows, unit)))
+    desks, problems = [_Desk(sink, "p") for _ in range(3)], list[BaseException]()
+
+    def publish(desk: _Desk, turn: int) -> None:
+        try:
+            for place in range(len(units)):
+                number = (place * 5 + turn * 4) % len(units)
+                desk.publish(units[number], staged[number])
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=publish, args=(desk, turn)) for turn, desk in enumerate(desks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for desk in desks:
+        desk.close()
+    assert not problems
+    with tailrace.open(tmp_path / "world") as world:
+        keys = [m.key for batch in world.consumer("out", start="earliest", follow=False) for m in batch]
+    assert sorted(key.decode() for key in keys if key) == sorted(unit.unit for unit in units)
+    (output,) = sink.outputs()
+    assert len(output.stretches) == 1
+    kept = tmp_path / "world" / "streams" / "out" / "transactions" / "kept"
+    assert len(list(kept.rglob("*.0*"))) <= 16
+
+
+def test_what_a_pipeline_writes_is_in_the_cache_at_once(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "world") as world:
+        world.create_stream("out", shards=1)
+        sink = replace(into_stream(tmp_path / "world", "out"), feed=world.shadow)
+        staging = Staging(str(tmp_path / "staging"))
+        staging.prepare()
+        with world.consumer("out", start="earliest") as consumer:
+            numbers = itertools.count()
+
+            def from_memory() -> int:
+                """Until the cache is up what comes is read from the files; then no more."""
+                unit = footer(10 * next(numbers))
+                receipt = staging.write(f"{unit.unit}.r.1.parquet", ROWS.select(["key", "value"]), unit)
+                sink.publish(unit, staging.find(receipt))
+                batch = consumer.poll(timeout_s=30)
+                assert batch is not None
+                layers = world._layers.find(world.stream_config("out").cache)
+                return 0 if layers is None else layers.bytes_from["relaxed"]
+
+            wait_until(from_memory, "messages from the cache")
+        sink.close()
+
+
+def test_an_output_so_large_that_its_file_is_moved_is_seen_by_those_who_follow_the_cache(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "world") as world:
+        world.create_stream("out", shards=1)
+        sink = replace(into_stream(tmp_path / "world", "out"), feed=world.shadow)
+        staging = Staging(str(tmp_path / "staging"))
+        staging.prepare()
+        small, large = ROWS.select(["key", "value"]), pa.table({"value": [b"%d" % n * 100_000 for n in range(60)]})
+        with world.consumer("out", start="earliest") as consumer:
+            for begin, rows in ((0, small), (10, large), (20, small)):
+                receipt = staging.write(f"{footer(begin).unit}.r.1.parquet", rows, footer(begin))
+                sink.publish(footer(begin), staging.find(receipt))
+                seen = 0
+                while seen < rows.num_rows:
+                    batch = consumer.poll(timeout_s=30)
+                    assert batch is not None
+                    seen += len(batch)
+        sink.close()
 
 
 def test_a_table_with_a_key_adds_up(tmp_path: Path) -> None:

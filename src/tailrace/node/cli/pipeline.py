@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from ...pipeline import Pipeline
 from ...pipeline.code import load_named
 from ...pipeline.logs import StreamLogs
 from ...pipeline.office import Office, describe, names
+from ...pipeline.sinks.streams import StreamSink
 from ...pipeline.state import State
 from ...pipeline.status import describe_bad
 from ...streams import Checkpoints
@@ -104,6 +106,7 @@ def run(
             raise ConfigError(f"--engine {engine}: use processes, spark or inline")
         streams = dict.fromkeys(pipeline.source.streams, pipeline.source.start)
         describe(stores[0], pipeline.name, streams, pipeline.sink.place)
+        _feed(opened, world, pipeline)
         worker = pipeline.worker(world, engine, slots, master)  # type: ignore[arg-type]
         runner = pipeline.runner(
             world,
@@ -464,6 +467,13 @@ def _spark(what: str, master: str | None) -> Any:
     spark = session(f"tailrace {what}", master=master or "local[*]")
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def _feed(world: World, folder: str, pipeline: Pipeline) -> None:
+    """What a pipeline writes into a stream of this world goes to its cache, too, as what a producer sends."""
+    sink = pipeline.sink
+    if isinstance(sink, StreamSink) and os.path.realpath(sink.root) == os.path.realpath(folder):
+        pipeline.sink = replace(sink, feed=world.shadow)
 
 
 def _floor(opened: World, name: str) -> Callable[[Mapping[tuple[str, int], int]], None]:

@@ -27,7 +27,7 @@ class Sink(Protocol):
         """Before anything runs; ConfigError if it cannot work."""
         ...
 
-    def has(self, unit: str) -> bool:
+    def has(self, footer: Footer) -> bool:
         """Whether the unit's output was published."""
         ...
 
@@ -35,6 +35,10 @@ class Sink(Protocol):
         """Make the output in this Parquet file visible, unless it is."""
         ...
 
+    def close(self) -> None:
+        """This process publishes no more for now; what it keeps open between units is let go."""
+        ...
+
     def outputs(self) -> Iterator[Footer]:
-        """What was published, with the input it was made of."""
+        """What was published, with the input it was made of: for each unit, or all in one, as stretches."""
         ...

@@ -33,13 +33,13 @@ class ParquetFolder:
         except OSError as seen:
             raise ConfigError(f"the folder {self.folder} for the output cannot be made: {seen}") from seen
 
-    def has(self, unit: str) -> bool:
-        return any(os.path.exists(path) for path in self._paths(unit))
+    def has(self, footer: Footer) -> bool:
+        return any(os.path.exists(path) for path in self._paths(footer.unit))
 
     def publish(self, footer: Footer, staged: str) -> None:
         import pyarrow.parquet as pq
 
-        if self.has(footer.unit):
+        if self.has(footer):
             return
         empty = not pq.read_schema(staged).names
         final = self._paths(footer.unit)[empty]
@@ -57,6 +57,8 @@ class ParquetFolder:
             sync_folder(self.folder)
         except OSError as seen:
             raise FileProblem(f"{final} cannot be published from {staged}: {seen}; it is tried again") from seen
+
+    def close(self) -> None: ...
 
     def outputs(self) -> Iterator[Footer]:
         with suppress(FileNotFoundError):

@@ -1,32 +1,45 @@
 """A stream as a sink: the output of a unit becomes messages, all of them at once, and once.
 
-Each unit is a transaction of its own (`streams.Transactions`), whose record stays beside the stream and is what tells a
-unit that comes again. What input it was made of is noted before, under the same name:
+Each unit is a transaction (`streams.Transactions`) of the pipeline, and the transaction's record carries the account of
+all that the pipeline has published there, this unit with it (`published.py`). So the newest record is all that need be
+kept, however long the pipeline runs:
 
-    streams/STREAM/transactions/kept/NAME/     the record: the messages are there
-    pipelines/outputs/STREAM/NAME              pipeline, unit and input ranges
+    streams/STREAM/transactions/kept/pipeline-NAME/     records; the newest one has the account
+
+Invariant: who commits has read the account after it took the pipeline's transactions over, and loses them to whoever
+takes them over later. So the account that a unit is judged by is the last one, at every site.
 """
 
-import hashlib
-import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...config import StreamConfig
 from ...env import SystemClock
-from ...errors import ConfigError, TailraceError
+from ...errors import ConfigError, Corrupt, Fenced, TailraceError
 from ...files import Files, PosixFiles
 from ...files.lengths import hint_slot
 from ...model import check_name
 from ...native.hints import Hints
-from ...streams import Catalog, Stage, TransactionName, Transactions
-from ..ranges import decode, encode
+from ...streams import Catalog, Shadow, Stage, TransactionName, Transactions, newest
+from ..published import Stretch, add, decode, encode, has_all
 from ..staging import Footer, read_table
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from ...streams.shadow import Appended
+
+_TRIES = 30  # against other sites that publish at the same moment
+_PAUSE_S = 0.02
+_APP = "pipeline-"
+
+#: What brings a stream's messages to the cache, made when the first of them comes; None where there is no cache.
+Feed = Callable[[str], Shadow | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,7 @@ class StreamSink:
     root: str
     stream: str
     shards: int | None = None
+    feed: Feed | None = field(default=None, compare=False)
 
     @property
     def place(self) -> str:
@@ -45,83 +59,133 @@ class StreamSink:
     def prepare(self) -> None:
         self._open(PosixFiles(self.root))
 
-    def has(self, unit: str) -> bool:
-        files, name = PosixFiles(self.root), _name(unit)
-        folder = f"streams/{self.stream}/transactions"
-        if str(name) in files.list(f"{folder}/pending"):
-            # Committed, and perhaps half carried out: whoever owns the application completes that first.
-            transactions = self._transactions(files, name)
-            try:
-                transactions.commit(0, [])
-            finally:
-                transactions.close()
-        return str(name) in files.list(f"{folder}/kept/{name.app}")
+    def has(self, footer: Footer) -> bool:
+        files = PosixFiles(self.root)
+        _, note = newest(files, self.stream, _app(footer.pipeline))
+        return has_all(_account(note, self.stream), footer.ranges, footer.born)
 
     def publish(self, footer: Footer, staged: str) -> None:
-        if self.has(footer.unit):
-            return
-        files, name = PosixFiles(self.root), _name(footer.unit)
+        with _desks_changing:
+            desk = _desks.setdefault((self.root, self.stream, footer.pipeline), _Desk(self, footer.pipeline))
+        desk.publish(footer, staged)
+        self._wake(PosixFiles(self.root))
+
+    def close(self) -> None:
+        """Let the stream's shards go; the next unit takes them again."""
+        with _desks_changing:
+            mine = [key for key in _desks if key[:2] == (self.root, self.stream)]
+            desks = [_desks.pop(key) for key in mine]
+        for desk in desks:
+            desk.close()
+
+    def outputs(self) -> Iterator[Footer]:
+        files = PosixFiles(self.root)
+        for app in files.list(f"streams/{self.stream}/transactions/kept"):
+            if app.startswith(_APP):
+                _, note = newest(files, self.stream, app)
+                if stretches := _account(note, self.stream):
+                    yield Footer(app.removeprefix(_APP), "", (), {}, stretches)
+
+    def _open(self, files: Files) -> StreamConfig:
+        return Catalog(files).open(self.stream, StreamConfig(), self.shards)
+
+    def _wake(self, files: Files) -> None:
+        """Those who wait for news of the stream on this machine."""
+        with suppress(OSError, TailraceError):  # they look for themselves, a little later
+            hints = Hints(os.path.join(self.root, "hints"), make=True)
+            hints.raise_(hint_slot(Catalog(files).incarnation(self.stream)))
+
+
+class _Desk:
+    """Publishes for one pipeline, from this process. Keeps the shards between units, so that units follow each other in
+    one file, until another site takes them."""
+
+    def __init__(self, sink: StreamSink, pipeline: str) -> None:
+        self._sink, self._app = sink, _app(pipeline)
+        self._busy, self._clock = threading.Lock(), SystemClock()
+        self._transactions: Transactions | None = None
+        self._shadow: Shadow | None = None
+
+    def publish(self, footer: Footer, staged: str) -> None:
         rows = read_table(staged)
-        note = {"pipeline": footer.pipeline, "unit": footer.unit, "ranges": encode(footer.ranges)}
-        files.make_folder(self._notes)
-        files.publish(f"{self._notes}/{name.app}", json.dumps(note).encode())
-        config = self._open(files)
+        files = PosixFiles(self._sink.root)
+        with self._busy:
+            for tried in range(_TRIES):
+                try:
+                    self._publish(files, footer, rows)
+                    return
+                except Fenced:  # another site has just published something: what we know is old
+                    self._drop()
+                    if tried == _TRIES - 1:
+                        raise
+                    # Not all at the same moment again, or they take the stream from each other for ever.
+                    self._clock.wait(threading.Event(), random.uniform(0, _PAUSE_S * (tried + 1)))
+
+    def _publish(self, files: Files, footer: Footer, rows: "pyarrow.Table") -> None:
+        config = self._sink._open(files)
+        if self._transactions is None:
+            self._transactions = Transactions(
+                files, self._clock, self._sink.stream, config, self._app, on_append=self._tell
+            )
+        batch, note = self._transactions.take_over()
+        known = _account(note, self._sink.stream)
+        if has_all(known, footer.ranges, footer.born):
+            return
         stage = Stage(
             files,
-            self.stream,
-            name,
+            self._sink.stream,
+            TransactionName(self._app, batch + 1),
             shards=config.shards,
             message_bytes_max=config.message_bytes_max,
             file_bytes=config.file_bytes,
         )
         try:
-            for batch in rows.to_batches():
-                _add(stage, batch)
+            for one in rows.to_batches():
+                _add(stage, one)
             output = stage.finish()
         except BaseException:
             stage.discard()
             raise
-        transactions = self._transactions(files, name)
-        try:
-            transactions.commit(0, [output])
-        finally:
-            transactions.close()
-        self._wake(files)
+        account = encode(add(known, footer.ranges, footer.born))
+        self._transactions.commit(batch + 1, [output], account)
 
-    def outputs(self) -> Iterator[Footer]:
-        files = PosixFiles(self.root)
-        for name in files.list(self._notes):
-            note = json.loads(files.read(f"{self._notes}/{name}"))
-            if self.has(note["unit"]):
-                yield Footer(note["pipeline"], note["unit"], decode(note["ranges"]))
+    def _tell(self, appended: "Appended") -> None:
+        if self._shadow is None and self._sink.feed is not None:
+            self._shadow = self._sink.feed(self._sink.stream)
+        if self._shadow is not None:
+            self._shadow.appended(appended)
 
-    @property
-    def _notes(self) -> str:
-        return f"pipelines/outputs/{self.stream}"
+    def _drop(self) -> None:
+        if self._transactions is not None:
+            self._transactions.close()
+            self._transactions = None
 
-    def _open(self, files: Files) -> StreamConfig:
-        return Catalog(files).open(self.stream, StreamConfig(), self.shards)
+    def close(self) -> None:
+        with self._busy:
+            self._drop()
+            if self._shadow is not None:
+                self._shadow.close()
+                self._shadow = None
 
-    def _transactions(self, files: Files, name: TransactionName) -> Transactions:
-        return Transactions(files, SystemClock(), self.stream, self._open(files), name.app)
 
-    def _wake(self, files: Files) -> None:
-        """Those who wait for news of the stream on this machine."""
-        try:
-            hints = Hints(os.path.join(self.root, "hints"), make=True)
-            hints.raise_(hint_slot(Catalog(files).incarnation(self.stream)))
-        except (OSError, TailraceError):
-            pass  # they look for themselves, a little later
+_desks: dict[tuple[str, str, str], _Desk] = {}
+_desks_changing = threading.Lock()
+
+
+def _app(pipeline: str) -> str:
+    return f"{_APP}{pipeline}"
+
+
+def _account(note: str, stream: str) -> tuple[Stretch, ...]:
+    try:
+        return decode(note) if note else ()
+    except ValueError as wrong:
+        raise Corrupt(f"what a pipeline noted of its outputs in {stream} {wrong}") from None
 
 
 def into_stream(world: str | os.PathLike[str], stream: str, *, shards: int | None = None) -> StreamSink:
     """A stream of a world in a folder. The output has the column `value` and, if it likes, `key` and `shard`."""
     return StreamSink(os.path.abspath(os.fspath(world)), check_name(stream, "stream"), shards)
-
-
-def _name(unit: str) -> TransactionName:
-    """A unit's name may be too long for a file's."""
-    return TransactionName(f"unit-{hashlib.sha256(unit.encode()).hexdigest()[:40]}", 0)
 
 
 def _add(stage: Stage, batch: "pyarrow.RecordBatch") -> None:

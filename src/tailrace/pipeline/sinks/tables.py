@@ -1,11 +1,10 @@
 """A table in SQLite or PostgreSQL. The rows of a unit and the note that they are there are one transaction.
 
-    tailrace_units (pipeline, unit, ranges)   beside the table: what was published, and of which input it was made
+    tailrace_published (pipeline, name, account)   a row for each pipeline and table: all that was published there
 
 With a key, rows of the same key are added up: the table then holds totals, not the partial sums of each unit.
 """
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, TailraceError
-from ..ranges import decode, encode
+from ..published import Stretch, add, decode, encode, has_all
 from ..staging import Footer, read_table
 
 if TYPE_CHECKING:
     import pyarrow
 
-_UNITS = "tailrace_units"
+_ACCOUNTS = "tailrace_published"
 
 
 class SinkProblem(TailraceError):
@@ -29,11 +28,12 @@ class SinkProblem(TailraceError):
 @dataclass(frozen=True, slots=True)
 class _Dialect:
     mark: str  # of a parameter
+    lock: str  # behind a SELECT: keep others from what it found
     kinds: tuple[str, str, str, str, str]  # whole numbers, numbers, truth, bytes, everything else
 
 
-_SQLITE = _Dialect("?", ("INTEGER", "REAL", "INTEGER", "BLOB", "TEXT"))
-_POSTGRES = _Dialect("%s", ("BIGINT", "DOUBLE PRECISION", "BOOLEAN", "BYTEA", "TEXT"))
+_SQLITE = _Dialect("?", "", ("INTEGER", "REAL", "INTEGER", "BLOB", "TEXT"))
+_POSTGRES = _Dialect("%s", " FOR UPDATE", ("BIGINT", "DOUBLE PRECISION", "BOOLEAN", "BYTEA", "TEXT"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +48,50 @@ class _Table:
 
     def prepare(self) -> None:
         with closing(self._connect()) as db:
-            self._make_units(db)
+            self._run(
+                db,
+                f"CREATE TABLE IF NOT EXISTS {_ACCOUNTS} "
+                "(pipeline TEXT, name TEXT, account TEXT, PRIMARY KEY (pipeline, name))",
+            )
             db.commit()
 
-    def has(self, unit: str) -> bool:
+    def has(self, footer: Footer) -> bool:
         with closing(self._connect()) as db:
-            return bool(self._run(db, f"SELECT 1 FROM {_UNITS} WHERE unit = {self._dialect.mark}", (unit,)).fetchall())
+            return has_all(self._account(db, footer.pipeline), footer.ranges, footer.born)
 
     def publish(self, footer: Footer, staged: str) -> None:
         rows = read_table(staged)
         mark = self._dialect.mark
         with closing(self._connect()) as db:
             self._begin(db)
-            note = (
-                f"INSERT INTO {_UNITS} (pipeline, unit, ranges) VALUES ({mark}, {mark}, {mark}) ON CONFLICT DO NOTHING"
+            # The row must be there to be locked: whoever publishes for this pipeline at the same time waits here.
+            here = (footer.pipeline, self.table)
+            self._run(
+                db, f"INSERT INTO {_ACCOUNTS} VALUES ({mark}, {mark}, {mark}) ON CONFLICT DO NOTHING", (*here, "")
             )
-            if self._run(db, note, (footer.pipeline, footer.unit, json.dumps(encode(footer.ranges)))).rowcount == 1:
+            known = self._account(db, footer.pipeline, locked=True)
+            if not has_all(known, footer.ranges, footer.born):
                 self._insert(db, rows)
+                account = encode(add(known, footer.ranges, footer.born))
+                change = f"UPDATE {_ACCOUNTS} SET account = {mark} WHERE pipeline = {mark} AND name = {mark}"
+                self._run(db, change, (account, *here))
             db.commit()
+
+    def close(self) -> None: ...
 
     def outputs(self) -> Iterator[Footer]:
         with closing(self._connect()) as db:
-            for pipeline, unit, ranges in self._run(db, f"SELECT pipeline, unit, ranges FROM {_UNITS}").fetchall():
-                yield Footer(pipeline, unit, decode(json.loads(ranges)))
+            mark = self._dialect.mark
+            found = self._run(db, f"SELECT pipeline FROM {_ACCOUNTS} WHERE name = {mark}", (self.table,)).fetchall()
+            for (pipeline,) in found:
+                if stretches := self._account(db, pipeline):
+                    yield Footer(pipeline, "", (), {}, stretches)
+
+    def _account(self, db: Any, pipeline: str, *, locked: bool = False) -> tuple[Stretch, ...]:
+        mark = self._dialect.mark
+        query = f"SELECT account FROM {_ACCOUNTS} WHERE pipeline = {mark} AND name = {mark}"
+        rows = self._run(db, query + (self._dialect.lock if locked else ""), (pipeline, self.table)).fetchall()
+        return decode(rows[0][0]) if rows and rows[0][0] else ()
 
     def _insert(self, db: Any, rows: "pyarrow.Table") -> None:
         if not rows.num_columns:
@@ -99,12 +120,6 @@ class _Table:
         if self.key:
             columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, self.key))})")
         self._run(db, f"CREATE TABLE IF NOT EXISTS {_quoted(self.table)} ({', '.join(columns)})")
-
-    def _make_units(self, db: Any) -> None:
-        self._run(
-            db,
-            f"CREATE TABLE IF NOT EXISTS {_UNITS} (unit TEXT PRIMARY KEY, pipeline TEXT, ranges TEXT)",
-        )
 
     def _kind(self, kind: "pyarrow.DataType") -> str:
         import pyarrow.types as t

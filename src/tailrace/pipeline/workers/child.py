@@ -1,6 +1,6 @@
 """The process that a ProcessWorker starts."""
 
-from .processes import serve
+from .processes import main
 
 if __name__ == "__main__":
-    serve()
+    main()
