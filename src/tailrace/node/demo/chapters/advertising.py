@@ -28,6 +28,7 @@ _CAMPAIGNS = 10
 _QUERIES_PER_S = 4000
 _HELD_BACK = 0.4  # of all messages: they come after the kill
 _DEADLINE_S = 600.0
+_PATIENCE_S = 10.0  # with those who are asked to end
 
 
 @dataclass(slots=True)
@@ -132,6 +133,10 @@ class Advertising:
 
     def _end(self) -> None:
         for process in self._processes.values():
+            process.terminate()  # in order, so that caches in memory go with them
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
