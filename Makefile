@@ -4,14 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SEEDS  ?= 200
+SOAK   ?= 30m
+SEED   ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sanitize versions sim bench clean
+.PHONY: help demo test check sanitize versions sim soak bench clean
 
 help:           ## show this
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
 
-demo: $(READY)  ## several producers and consumers on one machine, two of them killed, and a verdict (under two minutes)
+demo: $(READY)  ## streams, clusters on two continents, advertising on Spark: each with kill -9 and a verdict (about two minutes)
 	@$(BIN)/tailrace demo
 
 test: $(READY)  ## every test
@@ -30,7 +32,11 @@ versions:       ## install from source with every supported Python on this machi
 	bash tests/versions.sh
 
 sim: $(READY)   ## whole worlds in one process from many seeds, longer than the tests take; SEEDS=N for more
-	PIPELINE_SEEDS=$(SEEDS) COPYTREE_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim -n 2
+	PIPELINE_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim -n 2
+	PYTHONPATH=tests $(BIN)/python tests/sim/copytree_world.py 1-$(SEEDS)
+
+soak: $(READY)  ## five clusters in network namespaces, killed and cut at random; SOAK=30m SEED=7, needs root
+	$(BIN)/python tests/cluster/copytree_soak.py --for $(SOAK) --seed $(SEED)
 
 bench: $(READY) ## reproduce the figures of the README: JSON and a table in bench/results/
 	$(BIN)/python bench/run.py
