@@ -8,15 +8,14 @@ All is held by short leases: a cluster that is gone is noticed by its silence.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..coordination import Coordination, Lease, Put
+from ..coordination import Coordination, Put
 from ..copytree.world_record import report
-from ..errors import LeaseExpired, TailraceError
 from ..wire import Operation, Running
+from .telling import Telling
 
 LEASE_S = 1.0
 _SAY_S = 0.2
@@ -77,40 +76,20 @@ class ClusterReports:
         self, store: Coordination, cluster: str, health: Callable[[], Health], writer: int | None = None
     ) -> None:
         self._store, self._cluster, self._health, self._writer = store, cluster, health, writer
-        self._lease: Lease | None = None
         self._said: Health | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"tailrace report {cluster}", daemon=True)
-        self._thread.start()
+        self._telling = Telling(store, self._say, lease_s=LEASE_S, every_s=_SAY_S, name=f"tailrace report {cluster}")
 
     def close(self) -> None:
-        self._closed.set()
-        self._thread.join(5.0)
-        with suppress(TailraceError):
-            if self._lease is not None:
-                self._lease.revoke()
+        self._telling.close()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            with suppress(TailraceError):  # the store is away: next time
-                self._say()
-            self._closed.wait(_SAY_S)
-
-    def _say(self) -> None:
-        try:
-            if self._lease is not None:
-                self._lease.keep_alive()
-        except LeaseExpired:
-            self._lease = None
-        if self._lease is None:
-            self._lease, self._said = self._store.lease(LEASE_S), None
+    def _say(self, lease: int, anew: bool) -> None:
         health = self._health()
-        if health == self._said:
+        if health == self._said and not anew:
             return
         if self._writer is not None:
             told = {"late": sorted(health.late), "behind": sorted(health.behind), "caught_up": sorted(health.caught_up)}
             key = f"{_ARRIVALS}{self._cluster}/{self._writer:05d}"
-            self._store.transact((), [Put(key, json.dumps(told).encode(), self._lease.id)])
+            self._store.transact((), [Put(key, json.dumps(told).encode(), lease)])
         else:
             report(
                 self._store,
@@ -118,6 +97,6 @@ class ClusterReports:
                 late=health.late,
                 cut=health.cut,
                 caught_up=health.caught_up,
-                lease=self._lease.id,
+                lease=lease,
             )
         self._said = health

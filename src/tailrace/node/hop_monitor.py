@@ -12,13 +12,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any, Self
 
-from ..coordination import Coordination, Lease, Put
+from ..coordination import Coordination, Put
 from ..copytree import load
 from ..copytree.hops import HopWatch, ShardSight, Sight, StreamReport, read_sight, write_sight
 from ..env import Clock, SystemClock
 from ..errors import Corrupt, TailraceError
 from ..model import CopyTree
 from .deployed import cluster_folder, open_store
+from .telling import HeldLease
 from .world import World, open_world
 from .world_file import read_world_file
 
@@ -97,22 +98,15 @@ class ClusterTeller:
     def __init__(self, store: Coordination, cluster: str, clock: Clock | None = None) -> None:
         self._store, self._key = store, f"{PREFIX}{cluster}"
         self._clock = clock or SystemClock()
-        self._lease: Lease | None = None
+        self._lease = HeldLease(store, LEASE_S)
 
     def tell(self, sight: Sight) -> None:
-        try:
-            if self._lease is not None:
-                self._lease.keep_alive()
-        except TailraceError:
-            self._lease = None
         with suppress(TailraceError):  # the store is away: next time
-            self._lease = self._lease or self._store.lease(LEASE_S)
-            self._store.transact((), [Put(self._key, write_sight(sight, self._clock.time_us()), self._lease.id)])
+            lease, _ = self._lease.hold()
+            self._store.transact((), [Put(self._key, write_sight(sight, self._clock.time_us()), lease)])
 
     def close(self) -> None:
-        with suppress(TailraceError):
-            if self._lease is not None:
-                self._lease.revoke()
+        self._lease.release()
 
 
 def told_sights(store: Coordination) -> dict[str, Sight]:

@@ -11,15 +11,14 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ..coordination import Coordination, Entry, Lease, Put
-from ..errors import Corrupt, TailraceError
+from ..errors import Corrupt
 from .rollout.plan import Process
+from .telling import Telling
 
 LEASE_S = 3.0
 _FORMAT = 1
@@ -78,38 +77,18 @@ class ProcessEntry:
             roles=frozenset(roles),
             started_us=time.time_ns() // 1000,
         )
-        self._lease: Lease | None = None
         self._told: Process | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tailrace process entry", daemon=True)
-        self._thread.start()
+        self._telling = Telling(store, self._tell, lease_s=LEASE_S, every_s=_LOOK_S, name="tailrace process entry")
 
     def close(self) -> None:
-        self._closed.set()
-        self._thread.join(5.0)
-        with suppress(TailraceError):
-            if self._lease is not None:
-                self._lease.revoke()
+        self._telling.close()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            with suppress(TailraceError):  # the store is away: next time
-                self._step()
-            self._closed.wait(_LOOK_S)
-
-    def _step(self) -> None:
-        try:
-            if self._lease is not None:
-                self._lease.keep_alive()
-        except TailraceError:
-            self._lease = None
-        if self._lease is None:
-            self._lease, self._told = self._store.lease(LEASE_S), None
+    def _tell(self, lease: int, anew: bool) -> None:
         state = self._state()
         process = replace(self._process, backends=state.backends, ready=state.ready)
-        if process != self._told:
+        if anew or process != self._told:
             key = f"{_PROCESSES}{process.cluster}/{process.instance}"
-            self._store.transact((), [Put(key, _written(process), self._lease.id)])
+            self._store.transact((), [Put(key, _written(process), lease)])
             self._told = process
         if self._store.get(_RESTARTS + process.instance) is not None:
             self._restart()

@@ -1,17 +1,10 @@
 """Messages of the check as bytes, and back. What cannot be right is refused here, before a path is built of it."""
 
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
-
-from ..errors import NameRefused, WireRefused
-from ..model import check_name
 from ..model.message_file import TRACKS
 from ..model.segment import Segment
 from .check_messages import BLOCK_HASH_BYTES, HASHED_BYTES_MAX, HASHES_MAX, Blocks, Held, Holding
 from .generated import check_pb2 as pb
-
-M = TypeVar("M", bound=Message)
+from .received import named, parse, require
 
 CHECKER = pb.DESCRIPTOR.services_by_name["Checker"].full_name
 _NUMBER_MAX = 2**63 - 1
@@ -24,7 +17,7 @@ def encode_place(stream: str, shard: int) -> bytes:
 
 
 def decode_place(data: bytes) -> tuple[str, int]:
-    message = _parse(pb.HoldingRequest, data)
+    message = parse(pb.HoldingRequest, data)
     return _place(message.stream, message.shard)
 
 
@@ -48,16 +41,16 @@ def encode_holding(holding: Holding | None) -> bytes:
 
 
 def decode_holding(data: bytes) -> Holding | None:
-    message = _parse(pb.HoldingReply, data)
+    message = parse(pb.HoldingReply, data)
     if not message.incarnation:
         return None
-    _require(message.shards <= _SHARDS_MAX and len(message.held) <= _HELD_MAX, "more than a stream has")
+    require(message.shards <= _SHARDS_MAX and len(message.held) <= _HELD_MAX, "more than a stream has")
     held = []
     for one in message.held:
         numbers = one.created_us, one.data_base, one.index_base, one.data_length, one.index_length
-        _require(max(numbers) <= _NUMBER_MAX, "a number above 2**63")
+        require(max(numbers) <= _NUMBER_MAX, "a number above 2**63")
         held.append(Held(Segment(*numbers[:3]), *numbers[3:]))
-    return Holding(incarnation=_name(message.incarnation, "incarnation"), shards=message.shards, held=tuple(held))
+    return Holding(incarnation=named(message.incarnation, "incarnation"), shards=message.shards, held=tuple(held))
 
 
 def encode_blocks(blocks: Blocks) -> bytes:
@@ -75,13 +68,13 @@ def encode_blocks(blocks: Blocks) -> bytes:
 
 
 def decode_blocks(data: bytes) -> Blocks:
-    message = _parse(pb.HashesRequest, data)
+    message = parse(pb.HashesRequest, data)
     stream, shard = _place(message.stream, message.shard)
     numbers = message.created_us, message.data_base, message.index_base
-    _require(max(*numbers, message.offset) <= _NUMBER_MAX - HASHED_BYTES_MAX, "a number above 2**63")
-    _require(message.track < len(TRACKS), f"track {message.track}")
-    _require(0 < message.size <= HASHED_BYTES_MAX, f"hashes of {message.size} bytes")
-    _require(message.block_bytes > 0 and message.size <= message.block_bytes * HASHES_MAX, "too many hashes")
+    require(max(*numbers, message.offset) <= _NUMBER_MAX - HASHED_BYTES_MAX, "a number above 2**63")
+    require(message.track < len(TRACKS), f"track {message.track}")
+    require(0 < message.size <= HASHED_BYTES_MAX, f"hashes of {message.size} bytes")
+    require(message.block_bytes > 0 and message.size <= message.block_bytes * HASHES_MAX, "too many hashes")
     return Blocks(
         stream=stream,
         shard=shard,
@@ -98,30 +91,11 @@ def encode_hashes(hashes: bytes) -> bytes:
 
 
 def decode_hashes(data: bytes) -> bytes:
-    hashes = _parse(pb.HashesReply, data).hashes
-    _require(len(hashes) % BLOCK_HASH_BYTES == 0, f"{len(hashes)} bytes of hashes")
+    hashes = parse(pb.HashesReply, data).hashes
+    require(len(hashes) % BLOCK_HASH_BYTES == 0, f"{len(hashes)} bytes of hashes")
     return hashes
 
 
 def _place(stream: str, shard: int) -> tuple[str, int]:
-    _require(shard < _SHARDS_MAX, f"shard {shard}")
-    return _name(stream, "stream"), shard
-
-
-def _name(text: str, what: str) -> str:
-    try:
-        return check_name(text, what)
-    except NameRefused as refused:
-        raise WireRefused(str(refused)) from None
-
-
-def _parse(kind: type[M], data: bytes) -> M:
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        raise WireRefused(f"{len(data)} bytes that are no {kind.__name__}") from None
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise WireRefused(f"{what}: no version of Tailrace sends that")
+    require(shard < _SHARDS_MAX, f"shard {shard}")
+    return named(stream, "stream"), shard

@@ -1,12 +1,7 @@
 """Copy messages as bytes, and back. What comes from another cluster is refused here unless every name and number in it
 can be right: a name must be fit for a path before anybody builds one."""
 
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
-
-from ..errors import NameRefused, WireRefused
-from ..model import check_name
+from ..errors import WireRefused
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment
 from . import fields
@@ -26,8 +21,7 @@ from .copy_messages import (
     Storage,
 )
 from .generated import copy_pb2 as pb
-
-M = TypeVar("M", bound=Message)
+from .received import named, parse, require
 
 WRITER = pb.DESCRIPTOR.services_by_name["Writer"].full_name
 SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"].full_name
@@ -88,18 +82,18 @@ def decode_to_writer(data: bytes) -> Opening | Batch:
     """A batch's contents are parts of the data, not copies."""
     if data[:1] == _BATCH:
         return _batch(*_quick_batch(data))
-    message = _parse(pb.ToWriter, data)
-    _require(message.HasField("opening") != message.HasField("batch"), "neither an opening nor a batch")
+    message = parse(pb.ToWriter, data)
+    require(message.HasField("opening") != message.HasField("batch"), "neither an opening nor a batch")
     return _opening(message.opening) if message.HasField("opening") else _batch(message.batch, [])
 
 
 def _opening(message: pb.Opening) -> Opening:
-    _require(len(message.settings) <= _SETTINGS_BYTES_MAX, f"settings of {len(message.settings)} bytes")
-    _require(message.epoch <= _NUMBER_MAX, f"epoch {message.epoch}")
+    require(len(message.settings) <= _SETTINGS_BYTES_MAX, f"settings of {len(message.settings)} bytes")
+    require(message.epoch <= _NUMBER_MAX, f"epoch {message.epoch}")
     return Opening(
         operation=_operation(message),
-        source=_name(message.source, "cluster"),
-        origin=_name(message.origin, "cluster"),
+        source=named(message.source, "cluster"),
+        origin=named(message.origin, "cluster"),
         settings=message.settings,
         epoch=message.epoch,
         reader=_text(message.reader),
@@ -110,7 +104,7 @@ def _quick_batch(data: bytes) -> tuple[pb.Batch, list[tuple[pb.Piece, memoryview
     """The small fields, and the pieces with their contents beside them."""
     try:
         ((number, body),) = fields.split(memoryview(data))
-        _require(number == 2 and isinstance(body, memoryview), "not a batch")
+        require(number == 2 and isinstance(body, memoryview), "not a batch")
         small: list[memoryview] = []
         pieces: list[tuple[pb.Piece, memoryview]] = []
         for number, value in fields.split(body, keep=small):
@@ -122,20 +116,20 @@ def _quick_batch(data: bytes) -> tuple[pb.Batch, list[tuple[pb.Piece, memoryview
                         content = part
                         about.pop()
                 small.pop()
-                pieces.append((_parse(pb.Piece, b"".join(about)), content))
-        return _parse(pb.Batch, b"".join(small)), pieces
+                pieces.append((parse(pb.Piece, b"".join(about)), content))
+        return parse(pb.Batch, b"".join(small)), pieces
     except ValueError:
         raise WireRefused(f"{len(data)} bytes that are no batch") from None
 
 
 def _batch(message: pb.Batch, pieces: list[tuple[pb.Piece, memoryview]]) -> Batch:
     pieces = pieces or [(piece, memoryview(piece.content)) for piece in message.pieces]
-    _require(len(pieces) <= PIECES_MAX, f"{len(pieces)} pieces in a batch")
-    _require(not pieces or message.created_us > 0, "pieces of no segment")
+    require(len(pieces) <= PIECES_MAX, f"{len(pieces)} pieces in a batch")
+    require(not pieces or message.created_us > 0, "pieces of no segment")
     sizes = message.data_chunk_bytes, message.index_chunk_bytes
-    _require(max(sizes) <= _CHUNK_BYTES_MAX, f"chunks of {max(sizes)} bytes")
+    require(max(sizes) <= _CHUNK_BYTES_MAX, f"chunks of {max(sizes)} bytes")
     numbers = message.oldest_us, message.beat_us, message.data_start, message.index_start, message.data_needed
-    _require(max(*numbers, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
+    require(max(*numbers, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
     return Batch(
         segment=_segment(message),
         pieces=tuple(_piece(piece, content) for piece, content in pieces),
@@ -152,9 +146,9 @@ def _batch(message: pb.Batch, pieces: list[tuple[pb.Piece, memoryview]]) -> Batc
 
 def _piece(message: pb.Piece, content: memoryview) -> Piece:
     size = message.raw_bytes or len(content)
-    _require(message.track < len(TRACKS), f"track {message.track}")
-    _require(0 < size <= PIECE_BYTES_MAX and len(content) <= PIECE_BYTES_MAX, f"a piece of {size} bytes")
-    _require(message.offset <= _NUMBER_MAX - size, f"a piece at {message.offset}")
+    require(message.track < len(TRACKS), f"track {message.track}")
+    require(0 < size <= PIECE_BYTES_MAX and len(content) <= PIECE_BYTES_MAX, f"a piece of {size} bytes")
+    require(message.offset <= _NUMBER_MAX - size, f"a piece at {message.offset}")
     track: Track = TRACKS[message.track]
     return Piece(track, message.offset, content, message.raw_bytes)
 
@@ -172,9 +166,9 @@ def encode_standing(standing: Standing) -> bytes:
 
 
 def decode_standing(data: bytes) -> Standing:
-    message = _parse(pb.Standing, data)
+    message = parse(pb.Standing, data)
     numbers = message.data_length, message.index_length, message.taken_bytes, message.window_bytes
-    _require(max(numbers) <= _NUMBER_MAX, "a number above 2**63")
+    require(max(numbers) <= _NUMBER_MAX, "a number above 2**63")
     return Standing(
         segment=_segment(message),
         data_length=message.data_length,
@@ -201,19 +195,19 @@ def encode_orders(orders: Orders) -> bytes:
 
 
 def decode_orders(data: bytes) -> Orders:
-    message = _parse(pb.Orders, data)
-    _require(len(message.orders) <= _OPERATIONS_MAX, f"{len(message.orders)} orders")
+    message = parse(pb.Orders, data)
+    require(len(message.orders) <= _OPERATIONS_MAX, f"{len(message.orders)} orders")
     return Orders(orders=tuple(map(_order, message.orders)))
 
 
 def _order(message: pb.Order) -> Order:
-    _require(len(message.writers) <= _WRITERS_MAX, f"{len(message.writers)} writers")
-    _require(message.compression in ("", "zstd"), f"compression {message.compression[:20]!r}")
-    _require(max(message.epoch, message.bytes_per_s) <= _NUMBER_MAX, "a number above 2**63")
+    require(len(message.writers) <= _WRITERS_MAX, f"{len(message.writers)} writers")
+    require(message.compression in ("", "zstd"), f"compression {message.compression[:20]!r}")
+    require(max(message.epoch, message.bytes_per_s) <= _NUMBER_MAX, "a number above 2**63")
     return Order(
         operation=_operation(message.operation),
         writers=tuple(map(_text, message.writers)),
-        origin=_name(message.origin, "cluster"),
+        origin=named(message.origin, "cluster"),
         epoch=message.epoch,
         compression=message.compression,
         bytes_per_s=message.bytes_per_s,
@@ -238,15 +232,15 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(data: bytes) -> Report:
-    message = _parse(pb.Report, data)
-    _require(len(message.running) <= _OPERATIONS_MAX, f"{len(message.running)} operations")
-    return Report(reader=_name(message.reader, "reader"), running=tuple(map(_running, message.running)))
+    message = parse(pb.Report, data)
+    require(len(message.running) <= _OPERATIONS_MAX, f"{len(message.running)} operations")
+    return Report(reader=named(message.reader, "reader"), running=tuple(map(_running, message.running)))
 
 
 def _running(message: pb.Running) -> Running:
     states: dict[str, State] = {state: state for state in STATES}
-    _require(message.state in states, f"state {message.state[:20]!r}")
-    _require(max(message.copied_bytes, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
+    require(message.state in states, f"state {message.state[:20]!r}")
+    require(max(message.copied_bytes, message.behind_bytes) <= _NUMBER_MAX, "a number above 2**63")
     return Running(
         operation=_operation(message.operation),
         writer=_text(message.writer),
@@ -268,16 +262,16 @@ def _message(operation: Operation) -> pb.Operation:
 
 def _operation(message: pb.Operation | pb.Opening) -> Operation:
     storages: dict[str, Storage] = {storage: storage for storage in STORAGES}
-    _require(message.storage in storages, f"storage {message.storage[:20]!r}")
-    _require(message.shard < _SHARDS_MAX, f"shard {message.shard}")
+    require(message.storage in storages, f"storage {message.storage[:20]!r}")
+    require(message.shard < _SHARDS_MAX, f"shard {message.shard}")
     return Operation(
-        _name(message.stream, "stream"), message.shard, storages[message.storage], _name(message.target, "cluster")
+        named(message.stream, "stream"), message.shard, storages[message.storage], named(message.target, "cluster")
     )
 
 
 def _segment(message: pb.Batch | pb.Standing) -> Segment | None:
     segment = Segment(message.created_us, message.data_base, message.index_base)
-    _require(max(_numbers(segment)) <= _NUMBER_MAX, "a segment above 2**63")
+    require(max(_numbers(segment)) <= _NUMBER_MAX, "a segment above 2**63")
     return segment if segment.created_us else None
 
 
@@ -285,25 +279,6 @@ def _numbers(segment: Segment) -> tuple[int, int, int]:
     return segment.created_us, segment.data_base, segment.index_base
 
 
-def _name(text: str, what: str) -> str:
-    try:
-        return check_name(text, what)
-    except NameRefused as refused:
-        raise WireRefused(str(refused)) from None
-
-
 def _text(text: str) -> str:
-    _require(len(text) <= _CHARS_MAX, f"a text of {len(text)} characters")
+    require(len(text) <= _CHARS_MAX, f"a text of {len(text)} characters")
     return text
-
-
-def _parse(kind: type[M], data: bytes) -> M:
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        raise WireRefused(f"{len(data)} bytes that are no {kind.__name__}") from None
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise WireRefused(f"{what}: no version of Tailrace sends that")
