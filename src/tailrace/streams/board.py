@@ -72,6 +72,7 @@ class Board:
         self._told: list[_Told] = []
         self._stale = True
         self._watch: tuple[Layers, Watch] | None = None  # of all keys, by whose cache
+        self._stopped = False
 
     def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Followed:
         self._layers.append(layers)
@@ -138,6 +139,8 @@ class Board:
             return None
         if self._watch is None or self._watch[0] is not layers:
             self._watch = layers, layers.watch(self._keys)
+        if self._stopped:
+            return False
         try:
             return self._watch[1].wait(min(timeout_s, _TOGETHER_S))
         except TailraceError:
@@ -147,7 +150,8 @@ class Board:
                 self._look()
 
     def stop(self) -> None:
-        """Whoever waits returns."""
+        """Whoever waits returns, and nobody waits any more."""
+        self._stopped = True
         if (watch := self._watch) is not None:
             watch[1].stop()
 
