@@ -24,7 +24,8 @@ from .registry import BackendRecord, CacheRecord, Registry, Standing
 CONNECT_S = 0.2  # for a ticket and a connection: somebody may be waiting to read
 _RETRY_S = 0.2  # before a way that failed is tried again; doubled each time
 _RETRY_S_MAX = 5.0
-_FOLLOW_S = 0.2
+_FOLLOW_S = 0.2  # how often the registry is looked at while somebody mutates or asks
+_READING_S = 1.0  # … and while all only read: memory that is revoked and links that break say so themselves
 _FRAME_BYTES, _FRAME_BYTES_HERE = 64 << 10, 4 << 20
 
 
@@ -90,7 +91,7 @@ class Ways:
 
     def take(self) -> Reading:
         """A native client for this thread, until it is given back."""
-        if self._clock.monotonic_s() >= self._look_at_s:
+        if self._clock.monotonic_s() >= self._look_at_s + _READING_S - _FOLLOW_S:
             self._keep_up()
         try:
             reading = self._idle.pop()
