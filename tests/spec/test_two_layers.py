@@ -497,8 +497,9 @@ class NoHint:
     def look(self) -> None:
         self.looks += 1
 
-    def wait(self, timeout_s: float) -> None:
+    def wait_for(self, timeout_s: float) -> bool:
         self.clock.advance(timeout_s)
+        return False
 
     def stop(self) -> None:
         pass

@@ -124,13 +124,13 @@ class Consumer:
     def _sleep(self, timeout_s: float) -> bool | None:
         """On this host's hints where producers raise them, else on what the lengths cache says, wherever it is. Whether
         there was news within the time; None: there is nothing to sleep on."""
-        if self._board is None or not isinstance(self._clock, SystemClock):
+        if self._board is None:
             return None
         if self._waiter is not None and (longest_s := self._board.sleep_s_max()):
             with suppress(OSError):  # this kernel has no such wait
                 return self._waiter.wait_for(min(timeout_s, longest_s))
             self._waiter = None
-        return self._board.wait(timeout_s)
+        return self._board.wait(timeout_s) if isinstance(self._clock, SystemClock) else None
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
         """Reads in a thread, so that a slow disk does not stop the other coroutines."""
