@@ -45,7 +45,7 @@ from .interface import (
 )
 from .transaction import changes, check_key, check_prefix, check_transaction, check_ttl, key_bounds, shown, unmet
 
-_LOOK_PATIENCE_S = 0.1  # so long does a read wait to end leases that are due
+_LOOK_PATIENCE_S = 0.01  # so long does a read wait to end leases that are due: whoever writes meanwhile ends them, too
 _STANDSTILL_S = 0.5  # a store that works never makes anybody wait for so long
 
 _T = TypeVar("_T")
@@ -83,8 +83,16 @@ class SqliteCoordination(Coordination):
         self._watches_lock = threading.Lock()
         self._busy_since_s: float | None = None  # others have the store since then, as far as we know
         self._database = Database(path, busy_timeout_s=busy_timeout_s)
-        with self._database.writing("open the coordination store") as db:
-            tables.start_boot(db, _machine_boot() if boot is None else boot, self._clock.monotonic_s())
+        self._start_boot(_machine_boot() if boot is None else boot)
+
+    def _start_boot(self, boot: str) -> None:
+        """Writes only if nobody has since the machine is up: hundreds of processes may open the store at once."""
+        tried, now_s = "open the coordination store", self._clock.monotonic_s()
+        with self._database.reading(tried) as db:
+            if tables.boot_started(db, boot, now_s):
+                return
+        with self._database.writing(tried) as db:
+            tables.start_boot(db, boot, now_s)
 
     def get(self, key: str) -> Entry | None:
         raw = check_key(key)
@@ -145,6 +153,7 @@ class SqliteCoordination(Coordination):
         now_s = self._clock.monotonic_s()
         with self._database.reading(tried) as db:
             if (due_s := tables.next_due_s(db)) is None or now_s < due_s:
+                self._busy_since_s = None  # somebody has ended those that were
                 return look(db)
         try:
             with self._write(tried, _LOOK_PATIENCE_S) as db:

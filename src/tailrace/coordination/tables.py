@@ -96,6 +96,12 @@ def compact(db: Connection, revisions_max: int, bytes_max: int) -> None:
         db.execute(f"PRAGMA incremental_vacuum({unused // 2})").fetchall()
 
 
+def boot_started(db: Connection, boot: str, now_s: float) -> bool:
+    """Whether `start_boot` would change nothing."""
+    query = "SELECT 1 FROM store WHERE boot = ? AND NOT EXISTS (SELECT 1 FROM leases WHERE renewed_s > ?)"
+    return db.execute(query, (boot, now_s)).get is not None
+
+
 def start_boot(db: Connection, boot: str, now_s: float) -> None:
     """Let the leases of an earlier boot be due. Where boots have no id, being renewed in the future gives them away."""
     query = "UPDATE leases SET deadline_s = -1 WHERE renewed_s > ? OR (SELECT boot FROM store) <> ?"

@@ -18,7 +18,7 @@ from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
 Place = tuple[str, int]
-_ALONE_S, _TOGETHER_S = 60.0, 5.0
+_ALONE_S, _TOGETHER_S = 120.0, 5.0
 
 
 @dataclass(slots=True)
