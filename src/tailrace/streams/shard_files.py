@@ -39,6 +39,7 @@ class SegmentView:
         except BaseException:
             index.close()
             raise
+        self._durable_index = index
         self._index: Track = index if wrap is None else wrap(index, segment, "index")
         self._data: Track = data if wrap is None else wrap(data, segment, "data")
 
@@ -90,7 +91,8 @@ class SegmentView:
         try:
             self.header()
         except Corrupt:
-            if length.flushed_bytes >= HEADER_BYTES or later is not None:
+            # A copy's cache may have been ahead of its file, and be gone: only what the file itself has can be bad.
+            if later is not None or self._durable_index.length().flushed_bytes >= HEADER_BYTES:
                 raise
             return False
         return True

@@ -13,7 +13,7 @@ from .crew import Crew, Phase
 class IdleAmounts:
     consumers: int = 1000
     open_s: float = 300.0
-    settle_s: float = 15.0  # after the last message consumers look now and then for a moment
+    settle_s: float = 45.0  # so many take their time to open, and look now and then for a moment
     idle_s: float = 20.0
 
 
