@@ -15,7 +15,7 @@ from ..membership import write_membership
 from ..process_registry import ProcessEntry, State
 from ..supervision import RESTART_EXIT
 from ..world import World
-from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples, size
+from .options import DEFAULT_WORLD, CertificateKey, Debug, Json, Roots, WorldFolder, examples, size
 from .report import open_or_make, reported, say, show, show_json
 
 if TYPE_CHECKING:
@@ -84,13 +84,8 @@ def node(
             "--certificate", metavar="FILE", help="For --listen; else [tls] of the world's file.", show_default=False
         ),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
-    ] = None,
-    roots: Annotated[
-        str | None,
-        typer.Option("--roots", metavar="FILE", help="Whose certificates are believed.", show_default=False),
-    ] = None,
+    key: CertificateKey = None,
+    roots: Roots = None,
     world_file: Annotated[
         str | None,
         typer.Option("--world-file", metavar="FILE", help="The world that this cluster is in.", show_default=False),

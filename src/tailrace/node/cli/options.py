@@ -45,6 +45,12 @@ def examples(*lines: str) -> str:
 WorldFolder = Annotated[
     str, typer.Option("--world", "-w", metavar="DIR", envvar="TAILRACE_WORLD", help="The world's folder.")
 ]
+CertificateKey = Annotated[
+    str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
+]
+Roots = Annotated[
+    str | None, typer.Option("--roots", metavar="FILE", help="Whose certificates are believed.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Write the result, or the error, to stdout as JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", envvar="TAILRACE_DEBUG", help="Show a traceback with errors.")]
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]

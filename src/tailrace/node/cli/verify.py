@@ -14,7 +14,7 @@ from ...streams import Checked, Finding, verify_shard
 from ..world import World
 from .across import show_across
 from .meter import Meter
-from .options import DEFAULT_WORLD, Debug, Json, WorldFolder, examples
+from .options import DEFAULT_WORLD, CertificateKey, Debug, Json, Roots, WorldFolder, examples
 from .report import DAMAGED, open_existing, reported, show, show_json
 from .units import show_duration, show_size
 
@@ -45,13 +45,8 @@ def verify(
     certificate: Annotated[
         str | None, typer.Option("--certificate", metavar="FILE", help="For calls between hosts.", show_default=False)
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="FILE", help="The certificate's key.", show_default=False)
-    ] = None,
-    roots: Annotated[
-        str | None,
-        typer.Option("--roots", metavar="FILE", help="Whose certificates are believed.", show_default=False),
-    ] = None,
+    key: CertificateKey = None,
+    roots: Roots = None,
     world: WorldFolder = DEFAULT_WORLD,
     json: Json = False,
     debug: Debug = False,

@@ -6,6 +6,7 @@ With a key, rows of the same key are added up: the table then holds totals, not 
 """
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _POSTGRES = _Dialect("%s", " FOR UPDATE", ("BIGINT", "DOUBLE PRECISION", "BOOLEA
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(ABC):
     table: str
     key: tuple[str, ...] = ()
 
@@ -77,7 +78,9 @@ class _Table:
                 self._run(db, change, (account, *here))
             db.commit()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """A table holds nothing open between two calls."""
+        return
 
     def outputs(self) -> Iterator[Footer]:
         with closing(self._connect()) as db:
@@ -135,10 +138,12 @@ class _Table:
             return content
         return text
 
-    def _begin(self, db: Any) -> None: ...
+    def _begin(self, db: Any) -> None:
+        """Where a transaction does not begin by itself."""
+        return
 
-    def _connect(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _connect(self) -> Any: ...
 
     def _run(self, db: Any, statement: str, values: Sequence[Any] = ()) -> Any:
         cursor = db.cursor()
