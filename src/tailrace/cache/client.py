@@ -177,7 +177,7 @@ class Cache:
         try:
             values: list[Any] = native.get_many(keys, relaxed=relaxed, deadline_s=deadline, versions=versions)
             rest = native.asks + native.unreachable if native.asks or native.unreachable else []
-            if None in values and reading.may_have_failed():
+            if reading.may_have_failed() and None in values:
                 rest = [number for number, value in enumerate(values) if value is None]
         finally:
             self._ways.give(reading)

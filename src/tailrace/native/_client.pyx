@@ -196,7 +196,7 @@ TICKET_BYTES = 32
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
     _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
-    _FEW = 4  # keys that are looked up while holding the interpreter's lock, if they are in memory
+    _FEW = 16  # keys that are looked up while holding the interpreter's lock, if they are in memory
     _LITTLE = 16 << 10  # bytes that are copied while holding it
     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
 

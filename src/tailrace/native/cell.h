@@ -185,6 +185,18 @@ static inline void tr_words_write(tr_word *to, const void *from, uint64_t bytes)
     }
 }
 
+/* Up to seven bytes of ordinary memory, and nothing behind them. */
+static inline uint64_t tr_last_word(const uint8_t *from, uint64_t bytes) {
+    uint64_t word = 0;
+    if (bytes & 4) {
+        uint32_t four;
+        memcpy(&four, from + (bytes & 3), 4);
+        word = four;
+    }
+    if (bytes & 2) word = word << 16 | (uint64_t)from[(bytes & 1) + 1] << 8 | from[bytes & 1];
+    return bytes & 1 ? word << 8 | from[0] : word;
+}
+
 static inline int tr_words_equal(const tr_word *words, const void *to, uint64_t bytes) {
     const uint8_t *at = to;
     uint64_t differs = 0;
@@ -194,8 +206,8 @@ static inline int tr_words_equal(const tr_word *words, const void *to, uint64_t 
         differs |= word ^ atomic_load_explicit(words, memory_order_relaxed);
     }
     if (bytes) {
-        uint64_t here = atomic_load_explicit(words, memory_order_relaxed);
-        differs |= (uint64_t)(memcmp(&here, at, bytes) != 0);
+        uint64_t word = atomic_load_explicit(words, memory_order_relaxed) ^ tr_last_word(at, bytes);
+        differs |= word << (64 - 8 * bytes); /* what lies behind is not ours */
     }
     return !differs;
 }

@@ -114,7 +114,7 @@ int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
             uint32_t number = client->begin[ring(client, key->home, copy)]++;
             key->probes[copy] = number;
             client->owners[number] = (uint32_t)i;
-            client->probes[number] = (tr_probe){.key = keys[i], .hash = key->hash, .state = IDLE};
+            tr_probe_begin(&client->probes[number], keys[i], key->hash, IDLE);
         }
     }
     /* Dealing moved each beginning to its end, which is the next one's beginning. */

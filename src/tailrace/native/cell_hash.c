@@ -8,8 +8,10 @@
 static uint64_t low_kept = UINT64_MAX, high_kept = UINT64_MAX;
 
 tr_key_hash tr_key_hash_of(tr_slice key) {
-    uint64_t low = tr_hash64(key.at, key.count, 0), high = tr_hash64(key.at, key.count, SEED_HIGH);
-    return (tr_key_hash){low & low_kept, high & high_kept};
+    static const uint64_t seeds[2] = {0, SEED_HIGH};
+    uint64_t halves[2];
+    tr_hash64_twice(key.at, key.count, seeds, halves);
+    return (tr_key_hash){halves[0] & low_kept, halves[1] & high_kept};
 }
 
 void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask) {

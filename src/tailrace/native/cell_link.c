@@ -263,9 +263,9 @@ static size_t take_scanned(tr_link *link, const question *question, tr_probe *pr
         settle(link, probe, (tr_probe_state)item.state);
         return bytes;
     }
-    tr_index_entry entry = {.hash = probe->hash, .version = item.version, .offset = item.offset, .size = item.size,
-                            .expiry_s = item.expiry_s};
-    if (!tr_probe_accept(probe, &entry)) /* no entry of this key is as large: another one has its hash */
+    probe->entry = (tr_index_entry){.hash = probe->hash, .version = item.version, .offset = item.offset,
+                                    .size = item.size, .expiry_s = item.expiry_s};
+    if (!tr_probe_accept(probe)) /* no entry of this key is as large: another one has its hash */
         settle(link, probe, TR_PROBE_ASK);
     else if (item.data_bytes)
         prove(link, probe, at + sizeof item);

@@ -10,6 +10,7 @@ enum { TR_COPIES_MAX = 3 };
  * before this key would move. */
 static inline uint32_t tr_home_of(tr_key_hash hash, uint32_t backends) {
     uint64_t state = hash.low, home = 0, next = 0;
+    if (backends == 1) return 0;
     while (next < backends) {
         home = next;
         state = state * 2862933555777941757u + 1;

@@ -17,6 +17,6 @@ int tr_entry_foreign(const tr_cell_head *head, const tr_probe *probe, const uint
     tr_slice key = {raw + TR_DATA_HEADER_BYTES, header.key_bytes};
     if (key.count == probe->key.count && (!key.count || !memcmp(key.at, probe->key.at, key.count))) return 0;
     /* Whole by its own account: what it says of itself agrees with the index, so the index meant this entry. */
-    tr_probe other = {.key = key};
-    return tr_probe_accept(&other, &probe->entry) && tr_entry_proves(head, &other, raw);
+    tr_probe other = {.key = key, .entry = probe->entry};
+    return tr_probe_accept(&other) && tr_entry_proves(head, &other, raw);
 }

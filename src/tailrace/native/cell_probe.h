@@ -37,15 +37,25 @@ typedef struct {
     const uint8_t *data; /* link only: the value's bytes, already checked, until the link's next question */
 } tr_probe;
 
+/* What the index will say is left as it was: zeros there cost more than all the rest. */
+static inline void tr_probe_begin(tr_probe *probe, tr_slice key, tr_key_hash hash, tr_probe_state state) {
+    probe->key = key;
+    probe->hash = hash;
+    probe->sight = (tr_sight){0};
+    probe->value_bytes = 0;
+    probe->state = state;
+    probe->data = NULL;
+}
+
 /* Where the value begins in a raw data entry of this probe's key. */
 static inline uint64_t tr_probe_value_at(const tr_probe *probe) { return tr_entry_size(probe->key.count, 0); }
 
-/* The index has this entry for our hash: remember it, and how large the value is. False: no entry of our key can be so
- * small or so large, so another key has our hash, or this is damage. */
-static inline int tr_probe_accept(tr_probe *probe, const tr_index_entry *entry) {
-    if (entry->size > TR_SLAB_BYTES || entry->size < tr_probe_value_at(probe)) return 0;
-    probe->entry = *entry;
-    probe->value_bytes = entry->size - (uint32_t)tr_probe_value_at(probe);
+/* The index has the probe's entry for our hash: how large is the value? False: no entry of our key can be so small or
+ * so large, so another key has our hash, or this is damage. */
+static inline int tr_probe_accept(tr_probe *probe) {
+    const uint32_t size = probe->entry.size, value_at = (uint32_t)tr_probe_value_at(probe);
+    if (size > TR_SLAB_BYTES || size < tr_probe_value_at(probe)) return 0;
+    probe->value_bytes = size - value_at;
     return 1;
 }
 

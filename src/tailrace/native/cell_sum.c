@@ -132,19 +132,84 @@ WIDE_INLINE void add_widely(wide_run *run, uint8_t *to, const uint8_t *from, uin
     }
 }
 
+/* A stripe that is not whole is put together in registers: written to memory in small pieces and read back in large
+ * ones, it would be waited for. `words` whole ones from memory, then `last`, then zeros. */
+typedef struct {
+    __m256i halves[2];
+} stripe;
+
+WIDE_INLINE __m256i load_some(const void *from, __m256i wanted) {
+    __m256i loaded;
+    __asm__ volatile("vpmaskmovq %1, %2, %0" : "=x"(loaded) : "m"(*(const half *)from), "x"(wanted));
+    return loaded;
+}
+
+WIDE_INLINE stripe load_rest(const uint8_t *from, uint64_t words, uint64_t last) {
+    const __m256i count = _mm256_set1_epi64x((long long)words), tail = _mm256_set1_epi64x((long long)last);
+    stripe rest;
+    for (int i = 0; i < 2; i++) {
+        __m256i places = _mm256_add_epi64(_mm256_setr_epi64x(0, 1, 2, 3), _mm256_set1_epi64x(4 * i));
+        __m256i loaded = load_some(from + 32 * i, _mm256_cmpgt_epi64(count, places));
+        rest.halves[i] = _mm256_or_si256(loaded, _mm256_and_si256(tail, _mm256_cmpeq_epi64(count, places)));
+    }
+    return rest;
+}
+
+/* The other way: `bytes` of a stripe, at most all but one. */
+WIDE_INLINE void store_rest(uint8_t *to, const stripe *rest, uint64_t bytes) {
+    __m256i four = rest->halves[0];
+    if (bytes & 32) {
+        _mm256_storeu_si256((__m256i *)to, four);
+        four = rest->halves[1];
+        to += 32;
+    }
+    __m128i two = _mm256_castsi256_si128(four);
+    if (bytes & 16) {
+        _mm_storeu_si128((__m128i *)to, two);
+        two = _mm256_extracti128_si256(four, 1);
+        to += 16;
+    }
+    uint64_t word = (uint64_t)_mm_cvtsi128_si64(two);
+    if (bytes & 8) {
+        memcpy(to, &word, 8);
+        word = (uint64_t)_mm_extract_epi64(two, 1);
+        to += 8;
+    }
+    for (uint64_t size = 4; size; size /= 2) {
+        if (!(bytes & size)) continue;
+        memcpy(to, &word, size);
+        word >>= 8 * size;
+        to += size;
+    }
+}
+
+WIDE_INLINE void add_rest(wide_run *run, const stripe *rest) {
+    add_half(run, 0, rest->halves[0]);
+    add_half(run, 1, rest->halves[1]);
+}
+
+/* A part in ordinary memory. */
+WIDE_INLINE void add_part(wide_run *run, const uint8_t *from, uint64_t bytes) {
+    uint64_t whole = bytes / STRIPE, rest = bytes % STRIPE;
+    add_widely(run, NULL, from, whole);
+    if (!rest) return;
+    from += whole * STRIPE;
+    stripe last = load_rest(from, rest / 8, tr_last_word(from + rest / 8 * 8, rest % 8));
+    add_rest(run, &last);
+}
+
+/* What fill_front() says, in registers. */
 WIDE_INLINE void begin_widely(wide_run *run, uint64_t instance, uint64_t offset, const tr_data_header *header,
                               tr_slice key) {
-    uint8_t stripe[STRIPE];
-    const uint64_t k = KEY_STEP;
+    const uint64_t k = KEY_STEP, clock = header->version.clock;
+    const uint64_t sizes = header->key_bytes | (uint64_t)header->value_bytes << 32;
+    const uint64_t times = header->expiry_s | clock << 32, names = clock >> 32 | (uint64_t)header->version.client << 32;
     run->totals[0] = run->totals[1] = _mm256_setzero_si256();
     run->keys[0] = _mm256_setr_epi64x((long long)k, (long long)(2 * k), (long long)(3 * k), (long long)(4 * k));
     run->keys[1] = _mm256_setr_epi64x((long long)(5 * k), (long long)(6 * k), (long long)(7 * k), (long long)(8 * k));
-    fill_front(stripe, instance, offset, header);
-    add_widely(run, NULL, stripe, 1);
-    add_widely(run, NULL, key.at, key.count / STRIPE);
-    if (!(key.count % STRIPE)) return;
-    fill_rest(stripe, key.at + key.count / STRIPE * STRIPE, key.count % STRIPE);
-    add_widely(run, NULL, stripe, 1);
+    add_half(run, 0, _mm256_setr_epi64x((long long)instance, (long long)offset, (long long)sizes, (long long)times));
+    add_half(run, 1, _mm256_setr_epi64x((long long)names, header->version.sequence, 0, 0));
+    add_part(run, key.at, key.count);
 }
 
 WIDE_INLINE uint32_t end_widely(const wide_run *run) {
@@ -157,14 +222,8 @@ WIDE_INLINE uint32_t end_widely(const wide_run *run) {
 WIDE static uint32_t sum_widely(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
                                 const uint8_t *value) {
     wide_run run;
-    uint64_t whole = header->value_bytes / STRIPE, rest = header->value_bytes % STRIPE;
     begin_widely(&run, instance, offset, header, key);
-    add_widely(&run, NULL, value, whole);
-    if (rest) {
-        uint8_t stripe[STRIPE];
-        fill_rest(stripe, value + whole * STRIPE, rest);
-        add_widely(&run, NULL, stripe, 1);
-    }
+    add_part(&run, value, header->value_bytes);
     return end_widely(&run);
 }
 
@@ -179,10 +238,12 @@ WIDE static uint32_t sum_copied_widely(uint64_t instance, uint64_t offset, const
         add_widely(&run, to + i * STRIPE, (const uint8_t *)value + i * STRIPE, 1);
     }
     if (rest) {
-        uint8_t stripe[STRIPE] = {0};
-        tr_words_read(stripe, value + whole * LANES, rest);
-        memcpy(to + whole * STRIPE, stripe, rest);
-        add_widely(&run, NULL, stripe, 1);
+        const tr_word *from = value + whole * LANES;
+        uint64_t last = 0;
+        if (rest % 8) last = atomic_load_explicit(from + rest / 8, memory_order_relaxed) & ((1ull << rest % 8 * 8) - 1);
+        stripe some = load_rest((const uint8_t *)from, rest / 8, last);
+        store_rest(to + whole * STRIPE, &some, rest);
+        add_rest(&run, &some);
     }
     return end_widely(&run);
 }

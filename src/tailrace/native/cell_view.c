@@ -17,6 +17,7 @@ enum {
     HEAD_TRIES = 64,   /* of the head, and of finding the index it names */
     RENEWALS = 8,      /* of one probe, instead of so many of its rounds */
     AHEAD = 8,         /* how many buckets are prefetched before they are looked at */
+    SOON = 192,        /* bytes of an entry that are prefetched when it was found: others wait for their turn */
 };
 
 static inline void relax(void) {
@@ -142,7 +143,7 @@ typedef struct {
 } glance;
 
 /* One look at a bucket: its first line, and of the places that whose half of the hash is right. */
-static glance look_at(const tr_word *words, tr_key_hash hash, uint64_t *counter) {
+static inline __attribute__((always_inline)) glance look_at(const tr_word *words, tr_key_hash hash, uint64_t *counter) {
     glance seen = {.has = 0};
     *counter = atomic_load_explicit(words, memory_order_acquire);
     seen.config_id = atomic_load_explicit(words + 1, memory_order_relaxed);
@@ -170,7 +171,7 @@ static tr_probe_state missed(const tr_sight *sight) {
     return sight->counters[0] >> 32 & TR_CELL_OVERFLOW ? TR_PROBE_ASK : TR_PROBE_MISS;
 }
 
-static tr_probe_state take(const tr_view *view, tr_key_hash hash, uint32_t now_s, const glance *seen, uint32_t number,
+static inline tr_probe_state take(const tr_view *view, tr_key_hash hash, uint32_t now_s, const glance *seen, uint32_t number,
                            tr_index_entry *entry, tr_sight *sight) {
     *entry = (tr_index_entry){hash, seen->place.version, (uint64_t)seen->place.unit * TR_DATA_ALIGNMENT,
                               seen->place.size, seen->place.expiry_s};
@@ -242,13 +243,14 @@ static tr_probe_state twin_found(tr_view *view, tr_key_hash hash, tr_sight *sigh
 }
 
 static void locate_one(tr_view *view, tr_probe *probe, uint32_t now_s) {
-    tr_index_entry entry;
+    const tr_index_entry *entry = &probe->entry;
     while (probe->state == TR_PROBE_NEW) {
-        probe->state = tr_view_find(view, probe->hash, now_s, &entry, &probe->sight);
+        probe->state = tr_view_find(view, probe->hash, now_s, &probe->entry, &probe->sight);
         if (probe->state != TR_PROBE_FOUND) return;
-        if (tr_probe_accept(probe, &entry)) {
-            __builtin_prefetch((const uint8_t *)view->data + entry.offset);
-            __builtin_prefetch((const uint8_t *)view->data + entry.offset + 64);
+        if (tr_probe_accept(probe)) {
+            const uint32_t soon = entry->size < SOON ? entry->size : SOON;
+            for (uint32_t at = 0; at < soon; at += 64)
+                __builtin_prefetch((const uint8_t *)view->data + entry->offset + at);
             return;
         }
         probe->state = twin_found(view, probe->hash, &probe->sight); /* no entry of our key has this size */

@@ -21,26 +21,46 @@ static inline uint32_t load32(const uint8_t *at) {
     return word;
 }
 
-uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed) {
-    const uint8_t *at = bytes;
+/* By `seeds` seeds, a constant where this is inlined. */
+static inline __attribute__((always_inline)) void hash64(const uint8_t *at, size_t count, const uint64_t *seed,
+                                                         uint64_t *hash, int seeds) {
     size_t left = count;
-    uint64_t hash = seed + P5;
+    for (int s = 0; s < seeds; s++) hash[s] = seed[s] + P5;
     if (left >= 32) {
-        uint64_t lanes[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
-        for (; left >= 32; left -= 32)
-            for (int i = 0; i < 4; i++, at += 8) lanes[i] = round_of(lanes[i], load64(at));
-        hash = rotate(lanes[0], 1) + rotate(lanes[1], 7) + rotate(lanes[2], 12) + rotate(lanes[3], 18);
-        for (int i = 0; i < 4; i++) hash = merge(hash, lanes[i]);
+        for (int s = 0; s < seeds; s++) {
+            const uint8_t *from = at;
+            uint64_t lanes[4] = {seed[s] + P1 + P2, seed[s] + P2, seed[s], seed[s] - P1};
+            for (size_t stripes = left / 32; stripes; stripes--)
+                for (int i = 0; i < 4; i++, from += 8) lanes[i] = round_of(lanes[i], load64(from));
+            hash[s] = rotate(lanes[0], 1) + rotate(lanes[1], 7) + rotate(lanes[2], 12) + rotate(lanes[3], 18);
+            for (int i = 0; i < 4; i++) hash[s] = merge(hash[s], lanes[i]);
+        }
+        at += left / 32 * 32;
+        left %= 32;
     }
-    hash += count;
-    for (; left >= 8; left -= 8, at += 8) hash = rotate(hash ^ round_of(0, load64(at)), 27) * P1 + P4;
+    for (int s = 0; s < seeds; s++) hash[s] += count;
+    for (; left >= 8; left -= 8, at += 8)
+        for (int s = 0; s < seeds; s++) hash[s] = rotate(hash[s] ^ round_of(0, load64(at)), 27) * P1 + P4;
     if (left >= 4) {
-        hash = rotate(hash ^ (load32(at) * P1), 23) * P2 + P3;
+        for (int s = 0; s < seeds; s++) hash[s] = rotate(hash[s] ^ (load32(at) * P1), 23) * P2 + P3;
         at += 4;
         left -= 4;
     }
-    for (; left; left--) hash = rotate(hash ^ (*at++ * P5), 11) * P1;
-    hash = (hash ^ (hash >> 33)) * P2;
-    hash = (hash ^ (hash >> 29)) * P3;
-    return hash ^ (hash >> 32);
+    for (; left; left--, at++)
+        for (int s = 0; s < seeds; s++) hash[s] = rotate(hash[s] ^ (*at * P5), 11) * P1;
+    for (int s = 0; s < seeds; s++) {
+        hash[s] = (hash[s] ^ (hash[s] >> 33)) * P2;
+        hash[s] = (hash[s] ^ (hash[s] >> 29)) * P3;
+        hash[s] ^= hash[s] >> 32;
+    }
+}
+
+uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed) {
+    uint64_t hash;
+    hash64(bytes, count, &seed, &hash, 1);
+    return hash;
+}
+
+void tr_hash64_twice(const void *bytes, size_t count, const uint64_t seeds[2], uint64_t hashes[2]) {
+    hash64(bytes, count, seeds, hashes, 2);
 }

@@ -190,18 +190,17 @@ static void *serve(void *number) {
     while (atomic_load(&mutating)) {
         uint32_t key = (uint32_t)drawn(&state) % KEYS;
         tr_probe probe = {.key = name_of(key, name)};
-        tr_index_entry entry;
         probe.hash = tr_key_hash_of(probe.key);
         tr_probe_state found;
-        while ((found = tr_view_find(&view, probe.hash, 0, &entry, &probe.sight)) == TR_PROBE_FOUND)
-            if (tr_view_copy(&view, probe.hash, &entry, &probe.sight, raw)) break;
+        while ((found = tr_view_find(&view, probe.hash, 0, &probe.entry, &probe.sight)) == TR_PROBE_FOUND)
+            if (tr_view_copy(&view, probe.hash, &probe.entry, &probe.sight, raw)) break;
         if (found == TR_PROBE_REVOKED && tr_view_renew(&view, NULL, 0, why)) fail(why);
         if (found != TR_PROBE_FOUND) continue;
-        if (!tr_probe_accept(&probe, &entry) || !tr_entry_proves(&view.head, &probe, raw)) continue;
-        check(key, entry.version, raw + tr_probe_value_at(&probe), probe.value_bytes);
+        if (!tr_probe_accept(&probe) || !tr_entry_proves(&view.head, &probe, raw)) continue;
+        check(key, probe.entry.version, raw + tr_probe_value_at(&probe), probe.value_bytes);
         view.stats.hits++;
 #ifdef CARELESS
-        memcpy(raw, (const void *)(view.data + entry.offset / 8), entry.size);
+        memcpy(raw, (const void *)(view.data + probe.entry.offset / 8), probe.entry.size);
 #endif
     }
     add_up(&view);
