@@ -5,6 +5,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's business.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def wait_until(holds: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:

@@ -125,7 +125,7 @@ def settings_of(kind: type) -> st.SearchStrategy[dict[str, object]]:
 HOPS = st.lists(settings_of(Hop), max_size=4)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
     st.fixed_dictionaries(
         {},

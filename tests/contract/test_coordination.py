@@ -754,7 +754,6 @@ def test_random_operations_leave_store_and_model_alike(make_place: Callable[[Pat
         settings=settings(
             max_examples=60 if make_place is SqlitePlace else 15,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -468,9 +468,7 @@ class CompareAndSetMachine(CacheMachine):
     comparing = True
 
 
-MODEL = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+MODEL = settings(max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck), print_blob=True)
 TestModel = CacheMachine.TestCase
 TestModel.settings = MODEL
 TestCompareAndSetModel = CompareAndSetMachine.TestCase

@@ -258,6 +258,6 @@ def read_all(tail: ShardTail) -> list[Message]:
 
 
 StreamMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 TestStreamModel = StreamMachine.TestCase

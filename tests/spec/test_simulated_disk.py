@@ -970,4 +970,4 @@ class DiskAgainstModel(RuleBasedStateMachine):
 
 
 TestDiskAgainstModel = DiskAgainstModel.TestCase
-TestDiskAgainstModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDiskAgainstModel.settings = settings(max_examples=150, stateful_step_count=40)

@@ -58,7 +58,7 @@ def with_its_sum(file: SnapshotFile, content: bytes) -> SnapshotFile:
 
 
 @given(st.dictionaries(st.binary(max_size=20), st.tuples(st.binary(max_size=50), st.integers(0, 2**62)), max_size=30))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_what_is_encoded_is_decoded(state: State) -> None:
     file, content = encode(META, table_of(state))
     assert SnapshotFile.parse(file.name) == file
@@ -198,7 +198,7 @@ VALUES = st.one_of(st.none(), st.binary(max_size=3))
 
 
 @given(st.lists(st.lists(st.tuples(KEYS, VALUES), max_size=8), max_size=4), st.integers(0, 40) | st.none())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_folding_is_applying_one_message_after_the_other(
     batches: list[list[tuple[bytes | None, bytes | None]]], before: int | None
 ) -> None:

@@ -82,7 +82,7 @@ def shard(tmp_path: Path) -> Iterator[Shard]:
     made.cell.close(remove=True)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     flushes=st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=60), min_size=1, max_size=6),
     bytes_max=st.integers(3001, 20_000),

@@ -258,7 +258,7 @@ def symmetric_worlds(draw: st.DrawFn) -> WorldMap:
     return WorldMap(clusters=tuple(Cluster(name=name) for name in names), links=links, demands=(demand,))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(symmetric_worlds())
 def test_by_price_alone_it_is_a_minimum_spanning_tree(world: WorldMap) -> None:
     graph = nx.Graph()
@@ -307,7 +307,7 @@ def _depth(task: Task, parents: dict[int, int], v: int) -> float:
     return depth if v == task.source else math.inf
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(small_worlds())
 def test_in_a_tiny_world_the_tree_is_the_best_of_all(case: tuple[WorldMap, Conditions]) -> None:
     world, conditions = case

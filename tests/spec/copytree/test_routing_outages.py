@@ -240,7 +240,7 @@ EVENTS = st.one_of(
 CLICKS = Demand(stream="clicks", source="eu-1", joining_bytes_per_s=1e3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 20)), max_size=15))
 def test_whatever_happens_every_stream_has_a_tree_that_fits_the_map(events: list[tuple[object, float]]) -> None:
     core = Rerouting(patience=PATIENCE)

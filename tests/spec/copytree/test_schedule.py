@@ -122,7 +122,7 @@ def test_new_operations_are_handed_out_a_few_at_a_time() -> None:
     assert len(readers.running["r0"]) == 12
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_whatever_happens_all_that_is_wanted_runs_in_the_end(data: st.DataObject) -> None:
     readers = Readers(Schedule(starting_max=data.draw(st.integers(1, 8))))
