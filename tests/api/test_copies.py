@@ -173,8 +173,10 @@ def test_another_writer_goes_on_when_one_is_gone(tmp_path: Path, sockets: Path) 
         assert reader.running[0].writer == second
 
 
-def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, sockets: Path) -> None:
-    """In one writer, or in two: what is copied is right, and the older one stops without a byte being sent."""
+@pytest.mark.parametrize("same_writer", [True, False], ids=["one writer", "two writers"])
+def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, sockets: Path, same_writer: bool) -> None:
+    """In one writer, or in two: what is copied is right, and the older one stops without a byte being sent. It hears
+    why: a call that breaks is begun again at once, and the two would displace each other for ever."""
     east, west = tmp_path / "east", tmp_path / "west"
     with (
         tailrace.open(east) as world,
@@ -188,12 +190,54 @@ def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, so
         producer.flush()
         older.order([order(first)])
         wait_until(lambda: is_copied(east, west), "the older to have copied")
-        newer.order([order(second)])
+        newer.order([order(first if same_writer else second)])
         wait_until(lambda: older.running[0].state == "superseded", "the older one to stop")
         producer.send(b"two")
         producer.flush()
         wait_until(lambda: is_copied(east, west), "the newer one to copy")
         assert newer.running[0].state == "running"
+
+
+def test_an_operation_stays_where_it_is_while_the_writer_it_prefers_is_away(
+    tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known for as long as its lease, and tried now and then; when it is back, the operation moves to it."""
+    from tailrace.copytree import reader as module
+    from tailrace.wire import CopyPeer
+
+    monkeypatch.setattr(module, "SHED_S", 0.0)
+    tried: list[str] = []
+
+    def connect(address: str) -> CopyPeer:
+        tried.append(address)
+        return CopyPeer(address)
+
+    east, west = tmp_path / "east", tmp_path / "west"
+    preferred = f"unix:{sockets / 'a'}"
+    with (
+        tailrace.open(east) as world,
+        world.producer(STREAM) as producer,
+        writing(west, sockets / "b") as (second, writer),
+    ):
+        producer.send(b"one")
+        producer.flush()
+        reader = Reader("reader-0", "east", ClusterPlace(world), SystemClock(), connect=connect)
+        monkeypatch.setattr(reader, "_connect", connect)
+        try:
+            reader.order([order(preferred, second)])
+            wait_until(lambda: is_copied(east, west), "it to be copied")
+            (opening,) = writer.running
+            before = len(tried)
+            wait_until(lambda: tried[before:].count(preferred) >= 3, "the other to be tried")
+            assert writer.running[0] is opening
+            assert tried[before:].count(second) == 0
+            with writing(west, sockets / "a"):
+                wait_until(lambda: reader.running[0].writer == preferred, "it to move")
+                producer.send(b"two")
+                producer.flush()
+                wait_until(lambda: is_copied(east, west), "the rest to be copied")
+        finally:
+            reader.close()
 
 
 def test_an_operation_of_an_older_tree_does_not_displace(tmp_path: Path, sockets: Path) -> None:
