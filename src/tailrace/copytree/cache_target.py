@@ -23,7 +23,7 @@ from .settings import StreamSettings
 
 TELL_S = 0.9  # how often lengths are told at least
 CHECK_S = 0.25  # how often the lock is looked at
-_LOOK_S = 0.002
+_LOOK_S = 0.001
 _LIST_S = 0.5  # how often the folder is looked at for new files
 _LOCK_S_MAX = 3.0
 
