@@ -106,6 +106,30 @@ def test_files_follow_each_other_and_a_new_producer_begins_a_new_one(tmp_path: P
         assert not list((west / "streams" / STREAM / "00000").glob(".0*.fence"))[4:]  # all but the newest are sealed
 
 
+def test_a_file_that_was_torn_while_it_was_made_is_not_missed_in_the_copy(tmp_path: Path, sockets: Path) -> None:
+    """A producer that is killed in that moment leaves one without a message; its successor begins at the same place."""
+    from tailrace.model.message_file import TRACKS
+    from tailrace.model.segment import Segment, segments_of
+
+    east, west = tmp_path / "east", tmp_path / "west"
+    with tailrace.open(east) as world, writing(west, sockets / "w") as (address, _), reading(east) as reader:
+        with world.producer(STREAM) as producer:
+            producer.send(b"before")
+        folder = east / "streams" / STREAM / "00000"
+        (first,) = segments_of(path.name for path in folder.iterdir())
+        torn = Segment(first.created_us + 1, first.data_base + len(b"before"), first.index_base_after(1))
+        for track in TRACKS:
+            (folder / torn.name(track)).touch()
+        assert world.stream_status(STREAM)[0].files == 1
+        with world.producer(STREAM) as producer:
+            producer.send(b"after")
+        reader.order([order(address)])
+        with tailrace.open(west) as copy:
+            wait_until(lambda: (west / "streams" / STREAM / "stream.json").exists(), "the copy")
+            wait_until(lambda: copy.stream_status(STREAM) == world.stream_status(STREAM), "the copy to be alike")
+        assert world.stream_status(STREAM)[0].files == 2
+
+
 def test_consumers_of_the_copy_are_woken(tmp_path: Path, sockets: Path) -> None:
     east, west = tmp_path / "east", tmp_path / "west"
     with tailrace.open(east) as world, writing(west, sockets / "w") as (address, _), reading(east) as reader:
