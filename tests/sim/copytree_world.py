@@ -23,7 +23,7 @@ from tailrace.copytree.routes import orders_for
 from tailrace.copytree.schedule import Joined, Left, Reported, Schedule, Tick, Wanted
 from tailrace.copytree.settings import adopt, read_settings
 from tailrace.copytree.window import Window
-from tailrace.errors import CacheUnavailable, PositionRetired, Superseded, TailraceError
+from tailrace.errors import CacheUnavailable, PositionRetired, StreamMissing, Superseded, TailraceError
 from tailrace.files import PosixFiles
 from tailrace.files.chunks import ChunkedFile, chunk_size_for, file_key
 from tailrace.files.lengths import SegmentLengths, ShardLengths, lengths_key
@@ -645,10 +645,9 @@ class Consumer:
             try:
                 self._take(shard)
             except PositionRetired as gone:
-                if not self._begin_again():
-                    self._skip(gone)
-            except TailraceError as problem:  # of a stream that is no more, all may be wrong
-                assert self._begin_again(), f"{self._process.name}: {problem}"
+                self._skip(gone)
+            except StreamMissing:
+                assert self._begin_again()
         self._process.after(POLL_S, self._poll)
 
     def _begin_again(self) -> bool:
@@ -679,8 +678,6 @@ class Consumer:
                     assert number_of(found.value) >= self.seen[shard]
                     self.seen[shard] = number_of(found.value)
                 expected = message(self.generation, shard, self.seen[shard])
-                if found.value != expected and not self.seen[shard] and self._begin_again():
-                    return  # it had nothing of the one before, and cannot tell the two apart
                 assert found.value == expected, f"{self._process.name}: {found.value!r} instead of {expected!r}"
                 self.seen[shard] += 1
             self.positions[shard] = self._tails[shard].position
@@ -690,7 +687,13 @@ class Consumer:
             layers, incarnation = self._site.layers, f"{self.generation:016x}"
             followed = self._board.follow(STREAM, shard, incarnation, lambda: layers) if self._layered else None
             self._tails[shard] = ShardTail(
-                self._process.files, self._site.clock, STREAM, shard, self.positions[shard], followed=followed
+                self._process.files,
+                self._site.clock,
+                STREAM,
+                shard,
+                self.positions[shard],
+                followed=followed,
+                incarnation=incarnation,
             )
         return self._tails[shard]
 
