@@ -10,6 +10,7 @@ from test_copies import STREAM, message_files
 
 import tailrace
 from conftest import wait_until
+from tailrace.config import DATA_CACHE
 from tailrace.coordination import SqliteCoordination
 from tailrace.copytree.world_record import load, publish_trees
 from tailrace.model import CopyTree, Hop
@@ -162,6 +163,25 @@ def test_readers_share_the_work_and_one_takes_over_from_another(clusters: Cluste
         send(producer)
         wait_until(lambda: clusters.is_copied("a", "b"), "the other to take over")
         assert len(set(scheduler.owners.values())) == 1
+
+
+def test_who_stands_by_has_opened_what_it_may_be_given_and_serves_nothing(clusters: Clusters) -> None:
+    clusters.chain("a", "b")
+    clusters.start("a", 0, ["reader", "scheduler"])
+    clusters.start("b", 0, ["writer"])
+    with producing(clusters, "a", shards=1) as producer:
+        send(producer)
+        wait_until(lambda: clusters.is_copied("a", "b"), "it to be copied")
+        wait_until(lambda: len(clusters.nodes["b-0"]._world._caches.serving()) == 2, "the caches to be served")
+        clusters.start("b", 1, ["writer"])
+        clusters.start("a", 1, ["reader"])
+        writer, reader = clusters.nodes["b-1"], clusters.nodes["a-1"]
+        wait_until(lambda: DATA_CACHE in writer._world._layers._served, "the writer to be ready")
+        wait_until(lambda: DATA_CACHE in reader._world._layers._home, "the reader to be ready")
+        assert writer.writer is not None
+        assert writer.writer.running == []
+        assert writer._world._caches.serving() == {}
+        assert reader._world._caches.serving() == {}
 
 
 def test_a_cluster_outside_the_tree_takes_no_copy(clusters: Clusters) -> None:

@@ -163,6 +163,22 @@ def test_commit_needs_a_name(world: tailrace.World) -> None:
         world.consumer("s", checkpoint="../x")
 
 
+@pytest.mark.parametrize("has_read", [True, False], ids=["in the middle of a file", "before there was one"])
+def test_a_stream_that_was_made_anew_is_not_taken_for_the_one_before(world: tailrace.World, has_read: bool) -> None:
+    """A position in the old one means nothing in the new one, wherever a consumer stood."""
+    world.create_stream("s")
+    if has_read:
+        fill(world, "s", b"old", b"older")
+    with world.consumer("s", start={0: 3}) as consumer:
+        batches = iter(consumer)
+        if has_read:
+            assert [message.value for message in next(batches)] == [b"older"]
+        world.delete_stream("s")
+        fill(world, "s", b"new", b"newer", b"newest")
+        with pytest.raises(StreamMissing, match="made anew"):
+            next(batches)
+
+
 def test_the_rate_limit_is_passive(world: tailrace.World) -> None:
     from tailrace.config import ConsumerConfig
     from tailrace.streams import Consumer, ShardTail

@@ -106,6 +106,30 @@ def test_files_follow_each_other_and_a_new_producer_begins_a_new_one(tmp_path: P
         assert not list((west / "streams" / STREAM / "00000").glob(".0*.fence"))[4:]  # all but the newest are sealed
 
 
+def test_a_file_that_was_torn_while_it_was_made_is_not_missed_in_the_copy(tmp_path: Path, sockets: Path) -> None:
+    """A producer that is killed in that moment leaves one without a message; its successor begins at the same place."""
+    from tailrace.model.message_file import TRACKS
+    from tailrace.model.segment import Segment, segments_of
+
+    east, west = tmp_path / "east", tmp_path / "west"
+    with tailrace.open(east) as world, writing(west, sockets / "w") as (address, _), reading(east) as reader:
+        with world.producer(STREAM) as producer:
+            producer.send(b"before")
+        folder = east / "streams" / STREAM / "00000"
+        (first,) = segments_of(path.name for path in folder.iterdir())
+        torn = Segment(first.created_us + 1, first.data_base + len(b"before"), first.index_base_after(1))
+        for track in TRACKS:
+            (folder / torn.name(track)).touch()
+        assert world.stream_status(STREAM)[0].files == 1
+        with world.producer(STREAM) as producer:
+            producer.send(b"after")
+        reader.order([order(address)])
+        with tailrace.open(west) as copy:
+            wait_until(lambda: (west / "streams" / STREAM / "stream.json").exists(), "the copy")
+            wait_until(lambda: copy.stream_status(STREAM) == world.stream_status(STREAM), "the copy to be alike")
+        assert world.stream_status(STREAM)[0].files == 2
+
+
 def test_consumers_of_the_copy_are_woken(tmp_path: Path, sockets: Path) -> None:
     east, west = tmp_path / "east", tmp_path / "west"
     with tailrace.open(east) as world, writing(west, sockets / "w") as (address, _), reading(east) as reader:
@@ -173,8 +197,10 @@ def test_another_writer_goes_on_when_one_is_gone(tmp_path: Path, sockets: Path) 
         assert reader.running[0].writer == second
 
 
-def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, sockets: Path) -> None:
-    """In one writer, or in two: what is copied is right, and the older one stops without a byte being sent."""
+@pytest.mark.parametrize("same_writer", [True, False], ids=["one writer", "two writers"])
+def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, sockets: Path, same_writer: bool) -> None:
+    """In one writer, or in two: what is copied is right, and the older one stops without a byte being sent. It hears
+    why: a call that breaks is begun again at once, and the two would displace each other for ever."""
     east, west = tmp_path / "east", tmp_path / "west"
     with (
         tailrace.open(east) as world,
@@ -188,12 +214,54 @@ def test_of_two_operations_the_newer_wins_and_the_older_stops(tmp_path: Path, so
         producer.flush()
         older.order([order(first)])
         wait_until(lambda: is_copied(east, west), "the older to have copied")
-        newer.order([order(second)])
+        newer.order([order(first if same_writer else second)])
         wait_until(lambda: older.running[0].state == "superseded", "the older one to stop")
         producer.send(b"two")
         producer.flush()
         wait_until(lambda: is_copied(east, west), "the newer one to copy")
         assert newer.running[0].state == "running"
+
+
+def test_an_operation_stays_where_it_is_while_the_writer_it_prefers_is_away(
+    tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known for as long as its lease, and tried now and then; when it is back, the operation moves to it."""
+    from tailrace.copytree import reader as module
+    from tailrace.wire import CopyPeer
+
+    monkeypatch.setattr(module, "SHED_S", 0.0)
+    tried: list[str] = []
+
+    def connect(address: str) -> CopyPeer:
+        tried.append(address)
+        return CopyPeer(address)
+
+    east, west = tmp_path / "east", tmp_path / "west"
+    preferred = f"unix:{sockets / 'a'}"
+    with (
+        tailrace.open(east) as world,
+        world.producer(STREAM) as producer,
+        writing(west, sockets / "b") as (second, writer),
+    ):
+        producer.send(b"one")
+        producer.flush()
+        reader = Reader("reader-0", "east", ClusterPlace(world), SystemClock(), connect=connect)
+        monkeypatch.setattr(reader, "_connect", connect)
+        try:
+            reader.order([order(preferred, second)])
+            wait_until(lambda: is_copied(east, west), "it to be copied")
+            (opening,) = writer.running
+            before = len(tried)
+            wait_until(lambda: tried[before:].count(preferred) >= 3, "the other to be tried")
+            assert writer.running[0] is opening
+            assert tried[before:].count(second) == 0
+            with writing(west, sockets / "a"):
+                wait_until(lambda: reader.running[0].writer == preferred, "it to move")
+                producer.send(b"two")
+                producer.flush()
+                wait_until(lambda: is_copied(east, west), "the rest to be copied")
+        finally:
+            reader.close()
 
 
 def test_an_operation_of_an_older_tree_does_not_displace(tmp_path: Path, sockets: Path) -> None:

@@ -16,31 +16,40 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from tailrace.config import ProducerConfig, StreamConfig, encode
+from tailrace.config import ProducerConfig, Retention, StreamConfig, encode
 from tailrace.copytree import CacheSource, CacheTarget, DurableSource, DurableTarget, Route, StreamSettings
 from tailrace.copytree.copying import SILENT_S
 from tailrace.copytree.routes import orders_for
 from tailrace.copytree.schedule import Joined, Left, Reported, Schedule, Tick, Wanted
 from tailrace.copytree.settings import adopt, read_settings
 from tailrace.copytree.window import Window
-from tailrace.errors import CacheUnavailable, Superseded, TailraceError
+from tailrace.errors import CacheUnavailable, PositionRetired, StreamMissing, Superseded, TailraceError
 from tailrace.files import PosixFiles
 from tailrace.files.chunks import ChunkedFile, chunk_size_for, file_key
 from tailrace.files.lengths import SegmentLengths, ShardLengths, lengths_key
 from tailrace.model import CopyTree, Hop
 from tailrace.model.segment import segments_of
 from tailrace.streams import Board, Layers, Producer, ShardLog, ShardTail
+from tailrace.streams.retention import collect
 from tailrace.testing import SeededRandomness, SimulatedDisk, VirtualClock, VirtualNetwork, VirtualTime
 from tailrace.testing.virtual_network import End
 from tailrace.wire import Batch, Opening, Operation, Order, Running, Standing
 
-STREAM, SHARDS, INCARNATION = "prices", 2, "0123456789abcdef"
+STREAM, SHARDS = "prices", 2
 CONFIG = StreamConfig(shards=SHARDS, file_bytes=3000, message_bytes_max=4096, chunk_bytes=1024)
-SETTINGS = json.dumps({"version": 1, "incarnation": INCARNATION, **encode(CONFIG)}).encode()
 WINDOW_BYTES = 4096
 BEAT_S, BACK_S = 0.5, 2.0
 LOOK_S, POLL_S = 0.1, 0.07  # of readers and consumers
 FAULTS_PER_S = 2.0
+
+
+def settings_of(generation: int) -> bytes:
+    """Of the stream as it was made the first time, the second time …"""
+    return json.dumps({"version": 1, "incarnation": f"{generation:016x}", **encode(CONFIG)}).encode()
+
+
+def generation_of(incarnation: str) -> int:
+    return int(incarnation, 16)
 
 
 class Cell:
@@ -164,7 +173,9 @@ class World:
         self.epoch = 1
         self.sites = {name: Site(self, name, number) for number, name in enumerate("abcdef"[:clusters])}
         self.origin = self.sites["a"]
+        self.generation = 1  # how often the stream was made
         self.acked = [0] * SHARDS
+        self.made = 0  # messages of all of them
         self.tree = self.random_tree()
         self.making = True
         self.producer = Process("a/producer", self.origin, Producing)
@@ -217,7 +228,10 @@ class Producing:
         self._told: dict[int, ShardLengths] = {}
         if read_settings(process.files, STREAM) is None:
             process.files.make_folder(f"streams/{STREAM}")
-            process.files.publish(f"streams/{STREAM}/stream.json", SETTINGS, replace=False)
+            settings = settings_of(self._world.generation)
+            process.files.publish(f"streams/{STREAM}/stream.json", settings, replace=False)
+        self._generation = self._world.generation
+        self._incarnation = f"{self._generation:016x}"
         try:
             logs = {
                 shard: ShardLog(process.files, process.site.clock, STREAM, shard, CONFIG, on_append=self._shadow)
@@ -239,11 +253,12 @@ class Producing:
         if self._world.making:
             for shard in range(SHARDS):
                 for _ in range(random.choice([0, 1, 1, 3, 10])):
-                    value = message(shard, self._numbers[shard])
+                    value = message(self._generation, shard, self._numbers[shard])
                     self._producer.send_many([value], shard=shard)
                     self._numbers[shard] += 1
             self._producer.flush()
             for shard in range(SHARDS):
+                self._world.made += max(0, self._numbers[shard] - self._world.acked[shard])
                 self._world.acked[shard] = max(self._world.acked[shard], self._numbers[shard])
         self._process.after(random.choice([0.01, 0.05, 0.2]), self._send)
 
@@ -257,7 +272,7 @@ class Producing:
         if found is None or found[0].segment != segment:
             size = CONFIG.chunk_bytes or chunk_size_for(len(data))
             files = [
-                ChunkedFile(file_key(INCARNATION, one.shard, name, size), size)
+                ChunkedFile(file_key(self._incarnation, one.shard, name, size), size)
                 for name in (segment.data_name, segment.index_name)
             ]
             found = SegmentLengths(segment, size, size), files[0], files[1]
@@ -280,13 +295,17 @@ class Producing:
         self._told[one.shard] = told = told.with_newest(lengths)
         try:
             layers.data.set_many(chunks)
-            layers.lengths.set_many({lengths_key(INCARNATION, one.shard): told.encode()})
+            layers.lengths.set_many({lengths_key(self._incarnation, one.shard): told.encode()})
         except TailraceError:
             pass
 
 
-def message(shard: int, number: int) -> bytes:
-    return b"%d/%d " % (shard, number) + b"." * (number * 7 % 90)
+def message(generation: int, shard: int, number: int) -> bytes:
+    return b"%d/%d/%d " % (generation, shard, number) + b"." * (number * 7 % 90)
+
+
+def number_of(value: bytes) -> int:
+    return int(value.split(b" ")[0].split(b"/")[2])
 
 
 # ---- writers
@@ -302,7 +321,13 @@ class Writing:
         self._busy = False
         end.on_message, end.on_closed = self._receive, self._close
         try:
+            before = read_settings(process.files, STREAM)
             settings = adopt(process.files, STREAM, opening.origin, StreamSettings.parse(opening.settings, STREAM))
+            if before is not None and before.incarnation != settings.incarnation:
+                world, newer = self._world, generation_of(settings.incarnation) > generation_of(before.incarnation)
+                world.effective["re-creation"] += 1
+                world.counts["made anew" if newer else "made old again"] += 1
+                world.say(f"{process.name}: {before.incarnation} becomes {settings.incarnation}, by {opening.reader}")
             self._target: DurableTarget | CacheTarget
             if opening.operation.storage == "durable":
                 self._target = DurableTarget(process.files, opening, window_bytes=WINDOW_BYTES)
@@ -400,16 +425,21 @@ class Copying:
             self._again()
             return
         settings = read_settings(process.files, STREAM)
-        assert settings is not None
+        if settings is None:
+            self._end.close()
+            self._again()
+            return
         layers = process.site.layers
         self._source: DurableSource | CacheSource
         if operation.storage == "durable":
-            self._source = DurableSource(process.files, process.site.clock, operation, INCARNATION, piece_bytes=700)
+            self._source = DurableSource(
+                process.files, process.site.clock, operation, settings.incarnation, piece_bytes=700
+            )
         else:
             self._source = CacheSource(
                 process.files,
                 operation,
-                INCARNATION,
+                settings.incarnation,
                 lambda: layers,
                 piece_bytes=700,
                 behind_bytes_max=8192,
@@ -585,11 +615,14 @@ class Scheduler:
 
 
 class Consumer:
-    """Follows all shards of its cluster, through the files alone or through both layers, and checks each message."""
+    """Follows all shards of its cluster, through the files alone or through both layers, and checks each message. What
+    retention took before it came is skipped; when the stream is made anew, it begins again."""
 
     def __init__(self, site: Site, layered: bool) -> None:
         self._site, self._layered = site, layered
-        self.seen = [0] * SHARDS
+        self.generation = 0
+        self.seen, self.positions = [0] * SHARDS, [0] * SHARDS
+        self._skipping: set[int] = set()  # shards of which the next message may be a later one
         self._process = Process(f"{site.name}/consumer", site, self._start)
         self._tails: dict[int, ShardTail] = {}
 
@@ -601,6 +634,7 @@ class Consumer:
         self._process.run()
 
     def _start(self, process: Process) -> None:
+        self._begin_again()  # a position counts in the stream it was noted of, as a checkpoint does
         self._tails = {}
         self._board = Board(lambda: None, self._site.clock)
         process.after(0.0, self._poll)
@@ -608,21 +642,58 @@ class Consumer:
     def _poll(self) -> None:
         self._board.begin_round()
         for shard in range(SHARDS):
-            while (batch := self._tail(shard).poll(2000)) is not None:
-                for found in batch:
-                    expected = message(shard, self.seen[shard])
-                    assert found.value == expected, f"{self._process.name}: {found.value!r} instead of {expected!r}"
-                    self.seen[shard] += 1
-                self.positions[shard] = self._tails[shard].position
+            try:
+                self._take(shard)
+            except PositionRetired as gone:
+                self._skip(gone)
+            except StreamMissing:
+                assert self._begin_again()
         self._process.after(POLL_S, self._poll)
+
+    def _begin_again(self) -> bool:
+        """Whether the stream is another than before."""
+        settings = read_settings(self._process.files, STREAM)
+        generation = 0 if settings is None else generation_of(settings.incarnation)
+        if generation == self.generation:
+            return False
+        self._site.world.say(f"{self._process.name} reads stream {generation} from now on")
+        self.generation, self._tails, self._skipping = generation, {}, set()
+        self.seen, self.positions = [0] * SHARDS, [0] * SHARDS
+        return True
+
+    def _skip(self, gone: PositionRetired) -> None:
+        shard = gone.shard
+        self.positions[shard] = gone.retained_start
+        self._tails.pop(shard, None)
+        self._skipping.add(shard)
+        self._site.world.say(f"{self._process.name} skips to {gone.retained_start} in shard {shard}")
+
+    def _take(self, shard: int) -> None:
+        if not self.generation and not self._begin_again():
+            return
+        while (batch := self._tail(shard).poll(2000)) is not None:
+            for found in batch:
+                if shard in self._skipping:
+                    self._skipping.remove(shard)
+                    assert number_of(found.value) >= self.seen[shard]
+                    self.seen[shard] = number_of(found.value)
+                expected = message(self.generation, shard, self.seen[shard])
+                assert found.value == expected, f"{self._process.name}: {found.value!r} instead of {expected!r}"
+                self.seen[shard] += 1
+            self.positions[shard] = self._tails[shard].position
 
     def _tail(self, shard: int) -> ShardTail:
         if shard not in self._tails:
-            self.positions = getattr(self, "positions", [0] * SHARDS)
-            layers = self._site.layers
-            followed = self._board.follow(STREAM, shard, INCARNATION, lambda: layers) if self._layered else None
+            layers, incarnation = self._site.layers, f"{self.generation:016x}"
+            followed = self._board.follow(STREAM, shard, incarnation, lambda: layers) if self._layered else None
             self._tails[shard] = ShardTail(
-                self._process.files, self._site.clock, STREAM, shard, self.positions[shard], followed=followed
+                self._process.files,
+                self._site.clock,
+                STREAM,
+                shard,
+                self.positions[shard],
+                followed=followed,
+                incarnation=incarnation,
             )
         return self._tails[shard]
 
@@ -767,6 +838,26 @@ class Faults:
         site.clock.jump_wall(seconds)
         site.jumped += 1
 
+    def _retention(self) -> None:
+        """What is kept may differ from cluster to cluster."""
+        site, policy = self._some_site(), Retention(size_bytes=self._world.random.choice([1000, 4000, 15000]))
+        files = PosixFiles("/root", disk=site.disk.process(), clock=site.clock)
+        gone = [collect(files, STREAM, shard, policy, site.clock.time_us(), []).segments for shard in range(SHARDS)]
+        self._world.say(f"retention in {site.name} takes {gone}")
+        self._world.effective["retention"] += any(gone)
+
+    def _re_creation(self) -> None:
+        """The stream is deleted where it is produced, and made anew; whoever produces it begins again."""
+        world = self._world
+        files = PosixFiles("/root", disk=world.origin.disk.process(), clock=world.origin.clock)
+        if read_settings(files, STREAM) is None:
+            return
+        world.producer.kill()
+        files.delete_folder(f"streams/{STREAM}")
+        world.generation, world.acked = world.generation + 1, [0] * SHARDS
+        world.say(f"stream {world.generation}")
+        self._later(lambda: None if world.producer.alive else world.producer.run())
+
     def _new_tree(self) -> None:
         before = set(self._world.tree.hops)
         self._world.replant()
@@ -786,6 +877,8 @@ KINDS = (
     "clock jump",
     "new tree",
     "new tree",
+    "retention",
+    "re-creation",
 )
 
 
@@ -811,24 +904,23 @@ def disk_content(site: Site) -> dict[str, bytes]:
 # ---- one run
 
 
-def files_of(site: Site) -> dict[str, bytes]:
-    """Names and bytes of all message files, as far as the next one's base says."""
+def files_of(site: Site, shard: int) -> dict[str, bytes]:
+    """Names and bytes of all message files of a shard, as far as the next one's base says."""
     files = PosixFiles("/root", disk=site.disk.process(), clock=site.clock)
     found = {}
-    for shard in range(SHARDS):
-        folder = f"streams/{STREAM}/{shard:05d}"
-        segments = segments_of(files.list(folder))
-        for segment, later in zip(segments, [*segments[1:], None], strict=False):
-            if later is not None and later.index_base == segment.index_base:
-                continue  # it was never finished
-            for track in ("data", "index"):
-                with files.view(f"{folder}/{segment.name(track)}") as view:  # type: ignore[arg-type]
-                    length = view.length().readable_bytes
-                    if later is not None:
-                        length = later.base(track) - segment.base(track)  # type: ignore[arg-type]
-                    content = bytearray(length)
-                    assert view.read_into(0, memoryview(content)) == length
-                    found[f"{shard}/{segment.name(track)}"] = bytes(content)  # type: ignore[arg-type]
+    folder = f"streams/{STREAM}/{shard:05d}"
+    segments = segments_of(files.list(folder))
+    for segment, later in zip(segments, [*segments[1:], None], strict=False):
+        if later is not None and later.index_base == segment.index_base:
+            continue  # it was never finished
+        for track in ("data", "index"):
+            with files.view(f"{folder}/{segment.name(track)}") as view:  # type: ignore[arg-type]
+                length = view.length().readable_bytes
+                if later is not None:
+                    length = later.base(track) - segment.base(track)  # type: ignore[arg-type]
+                content = bytearray(length)
+                assert view.read_into(0, memoryview(content)) == length
+                found[segment.name(track)] = bytes(content)  # type: ignore[arg-type]
     return found
 
 
@@ -865,11 +957,14 @@ def _run(world: World, faults_s: float, settle_s: float) -> None:
     end_s = world.time.now_s + settle_s
     while world.time.now_s < end_s and not is_settled(world):
         world.time.run(world.time.now_s + 1.0)
-    origin = files_of(world.origin)
+    kept = all_files(world)
+    origin = kept["a"]
+    assert min(map(len, origin)), "retention takes never all"
     for name, site in world.sites.items():
-        copy = files_of(site)
-        assert copy.keys() == origin.keys(), (name, sorted(origin.keys() ^ copy.keys()))
-        assert copy == origin, f"{name} has other bytes"
+        assert generation_in(site) == site.consumer.generation == world.generation, name
+        for mine, copy in zip(origin, kept[name], strict=True):
+            assert copy.keys() == mine.keys(), (name, sorted(mine.keys() ^ copy.keys()))
+            assert copy == mine, f"{name} has other bytes"
         assert min(seen >= acked for seen, acked in zip(site.consumer.seen, world.acked, strict=True)), (
             name,
             site.consumer.seen,
@@ -878,13 +973,30 @@ def _run(world: World, faults_s: float, settle_s: float) -> None:
         assert site.consumer.seen == world.origin.consumer.seen, name
 
 
+def generation_in(site: Site) -> int:
+    settings = read_settings(PosixFiles("/root", disk=site.disk.process(), clock=site.clock), STREAM)
+    return 0 if settings is None else generation_of(settings.incarnation)
+
+
+def all_files(world: World) -> dict[str, list[dict[str, bytes]]]:
+    """By cluster and shard, what lies behind the place where all of them begin."""
+    found = {name: [files_of(site, shard) for shard in range(SHARDS)] for name, site in world.sites.items()}
+    for shard in range(SHARDS):
+        begins = [min(one[shard], default="") for one in found.values()]
+        for one in found.values():
+            one[shard] = {name: content for name, content in one[shard].items() if name >= max(begins)}
+    return found
+
+
 def is_settled(world: World) -> bool:
-    origin = files_of(world.origin)
     seen = world.origin.consumer.seen
-    return all(
-        files_of(site) == origin and site.consumer.seen == seen and min(map(int.__sub__, seen, world.acked)) >= 0
-        for site in world.sites.values()
-    )
+    if (
+        any(site.consumer.generation != world.generation or site.consumer.seen != seen for site in world.sites.values())
+        or min(map(int.__sub__, seen, world.acked)) < 0
+    ):
+        return False
+    kept = all_files(world)
+    return all(one == kept["a"] for one in kept.values())
 
 
 def coverage(worlds: Iterable[World]) -> dict[str, tuple[int, int]]:

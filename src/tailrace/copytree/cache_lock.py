@@ -10,7 +10,7 @@ newcomer takes the lock after a short wait.
 from dataclasses import dataclass
 from hashlib import blake2b
 
-SEIZE_S = 0.03  # a holder that lives may not have looked by then: the two overlap for a moment, and no harm is done
+SEIZE_S = 0.003  # for one of the same process; another looks much later: the two overlap then, and no harm is done
 HOLDER_BYTES = 16
 _HELD, _POISONED, _RELEASED = b"\x01", b"\x02", b"\x03"
 

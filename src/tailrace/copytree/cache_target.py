@@ -16,14 +16,14 @@ from ..files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Standing
-from .cache_lock import CacheLock, Go, Stop, Write, lock_key
+from .cache_lock import Act, CacheLock, Go, Stop, Wait, Write, lock_key
 from .chunk_writes import ChunkWrites, IndexNeeds, WriteChunk
 from .hot_bytes import Layers
 from .settings import StreamSettings
 
 TELL_S = 0.9  # how often lengths are told at least
 CHECK_S = 0.25  # how often the lock is looked at
-_LOOK_S = 0.01
+_LOOK_S = 0.001
 _LIST_S = 0.5  # how often the folder is looked at for new files
 _LOCK_S_MAX = 3.0
 
@@ -62,10 +62,11 @@ class CacheTarget:
 
     def begin(self) -> Standing:
         end_s = self._clock.monotonic_s() + _LOCK_S_MAX
-        while not self._try_lock():
+        while not isinstance(act := self._try_lock(), Go):
             if self._clock.monotonic_s() > end_s:
                 raise DeadlineExceeded(f"{self._operation}: the lock of its cache changed hands for {_LOCK_S_MAX:g} s")
-            self._pause(_LOOK_S)
+            if isinstance(act, Wait):
+                self._pause(_LOOK_S)
         self._checked_s = self._clock.monotonic_s()
         (raw,) = self._layers.lengths.get_many([self._lengths_key])
         self._told = (raw is not None and ShardLengths.decode(raw)) or ShardLengths()
@@ -103,16 +104,15 @@ class CacheTarget:
 
     # ---- the lock
 
-    def _try_lock(self) -> bool:
+    def _try_lock(self) -> Act:
         (raw,) = self._layers.lengths.get_many([self._lock_key])
-        match self._lock.seen(raw, self._clock.monotonic_s()):
-            case Go():
-                return True
+        act = self._lock.seen(raw, self._clock.monotonic_s())
+        match act:
             case Stop():
                 raise Superseded(f"{self._operation}: a newer operation writes its cache now")
             case Write(value):
                 self._layers.lengths.set_many({self._lock_key: value})
-        return False
+        return act
 
     def _check_lock(self) -> None:
         now_s = self._clock.monotonic_s()

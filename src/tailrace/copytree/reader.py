@@ -65,7 +65,7 @@ class Reader:
         self._peers: dict[str, CopyPeer] = {}
         self._copyings: dict[Operation, Copying] = {}
         self._incarnations: dict[str, str] = {}
-        self._retiring: list[tuple[Copying, Copying]] = []  # who moves to another writer, and its successor
+        self._moving: tuple[Copying, Copying] | None = None  # one that is to have another writer, and its successor
         self._shed_s = clock.monotonic_s() + SHED_S
         self._displaced: dict[Operation, tuple[float, float]] = {}  # when to try again, and the pause before that
         self._waiter: Waiter | None = None
@@ -114,7 +114,7 @@ class Reader:
             waiter.stop()
         with self._lock:
             copyings, self._copyings = list(self._copyings.values()), {}
-            copyings += [old for old, _ in self._retiring]
+            copyings += self._moving or ()
         for copying in copyings:
             copying.stop()
         for copying in copyings:
@@ -132,8 +132,9 @@ class Reader:
             return self._peers[address]
 
     def _wake_one(self, operation: Operation) -> None:
-        if (copying := self._copyings.get(operation)) is not None:
-            copying.wake()
+        for copying in (self._copyings.get(operation), *(self._moving or ())):
+            if copying is not None:
+                copying.wake()
 
     def _make_peer(self, address: str) -> "CopyPeer":
         from ..wire import CopyPeer
@@ -194,23 +195,36 @@ class Reader:
 
     def _shed(self, copyings: dict[Operation, Copying], now_s: float) -> None:
         """Now and then one operation moves to the writer that it prefers: a writer that came back gets its share again.
-        The new one is begun first, and displaces the old one."""
-        for old, new in list(self._retiring):
-            if old.over or new.running.state == "running":
-                old.stop()
-                self._retiring.remove((old, new))
+        The new one is begun first, and displaces the old one; but if that writer is not there, all stays as it is."""
+        if self._moving is not None:
+            self._move(*self._moving, now_s)
         if now_s < self._shed_s:
             return
         self._shed_s = now_s + SHED_S
-        for operation, copying in copyings.items():
+        for copying in copyings.values():
             running, preferred = copying.running, copying.order.writers[0]
-            if running.state == "running" and running.writer != preferred and not self._retiring:
+            if running.state == "running" and running.writer != preferred and self._moving is None:
+                order = replace(copying.order, writers=(preferred,))
                 with self._lock:
-                    if self._copyings.get(operation) is copying and not self._closed.is_set():
-                        new = Copying(copying.order, self._clock, self._begin, self._connect)
-                        self._copyings[operation] = new
-                        self._retiring.append((copying, new))
+                    if not self._closed.is_set():
+                        self._moving = copying, Copying(order, self._clock, self._begin, self._connect)
                 return
+
+    def _move(self, old: Copying, new: Copying, now_s: float) -> None:
+        operation, state = old.order.operation, new.running.state
+        new.watch(now_s)
+        with self._lock:
+            wanted = self._copyings.get(operation) is old
+            if wanted and state == "starting":
+                return
+            if moves := wanted and state == "running":
+                new.order = old.order
+                self._copyings[operation] = new
+                self._displaced.pop(operation, None)
+            self._moving = None
+        (old if moves else new).stop()
+        if wanted and not moves and old.over:
+            self._displaced[operation] = (now_s, BACK_S)  # it was displaced by a successor that is no more
 
     def _come_back(self, operation: Operation, copying: Copying, now_s: float) -> None:
         """A newer operation has displaced this one, and yet it is still ordered: the other may have been a mistake. It
@@ -236,6 +250,8 @@ class Reader:
         for operation, copying in copyings.items():
             if changed is None or (incarnations.get(operation.stream, ""), operation.shard) in changed:
                 copying.wake()
+        if (moving := self._moving) is not None:
+            moving[1].wake()
 
     def _make_waiter(self, incarnations: Iterable[str]) -> Waiter | None:
         known = set(incarnations)

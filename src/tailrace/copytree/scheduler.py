@@ -1,7 +1,8 @@
 """A scheduler: gives the operations of its cluster to the readers there, and to others when a reader dies.
 
-A reader keeps a call open to it, so that the end of a reader is noticed when its connection ends, in milliseconds. It
-looks for new streams when a producer says that there is one, and now and then without being told.
+A reader keeps a call open to it, so that the end of a reader is noticed when its connection ends, in milliseconds. One
+that hangs, or whose machine went down without a word, is given up when its reports stay away. New streams are looked
+for when a producer says that there is one, and now and then without being told.
 """
 
 import threading
@@ -17,12 +18,14 @@ from .schedule import GATHER_S, Event, Joined, Left, Reported, Schedule, Tick, W
 from .settings import read_settings
 
 LOOK_S = 1.0
+SILENT_S = 3.0  # a reader reports twice a second; one that has not for so long does not work any more
 
 
 class _Line:
     """Orders for one reader: only the newest count."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard_s: float) -> None:
+        self.heard_s = heard_s
         self._changing = threading.Condition()
         self._orders: deque[Orders] = deque(maxlen=1)
         self._over = False
@@ -137,7 +140,7 @@ class Scheduler:
             if (before := self._lines.pop(reader, None)) is not None:  # it came back before we noticed that it had gone
                 before.end()
                 self._handle(Left(reader))
-            line = self._lines[reader] = _Line()
+            line = self._lines[reader] = _Line(self._clock.monotonic_s())
             self._handle(Joined(reader))
             return line
 
@@ -154,6 +157,7 @@ class Scheduler:
                 with self._lock:
                     if self._lines.get(reader) is not line:
                         return
+                    line.heard_s = self._clock.monotonic_s()
                     self._handle(Reported(reader, report.running))
                 report = next(reports, None)
         finally:
@@ -171,6 +175,11 @@ class Scheduler:
                 wanted = None
             with self._lock:
                 self._handle(Tick() if wanted is None else Wanted(wanted))
+                silent_s = self._clock.monotonic_s() - SILENT_S
+                silent = [(reader, line) for reader, line in self._lines.items() if line.heard_s < silent_s]
+            for reader, line in silent:
+                self._leave(reader, line)
+                line.end()
             self._wait(LOOK_S if self.gathered else GATHER_S / 3)
 
     def _handle(self, event: Event) -> None:

@@ -71,7 +71,14 @@ class _Waiting:
 
     def end(self, problem: Exception | None) -> None:
         with self._changing:
-            self._over, self._problem = True, problem
+            self._over, self._problem = True, self._problem or problem
+            self._changing.notify()
+
+    def displace(self, problem: Superseded) -> None:
+        """What waits is not taken any more: it is another's now."""
+        with self._changing:
+            self._batches.clear()
+            self._over, self._problem = True, self._problem or problem
             self._changing.notify()
 
     def take(self) -> list[Batch] | None:
@@ -91,6 +98,7 @@ class Arrival:
 
     opening: Opening
     stop: Callable[[], None]
+    waiting: _Waiting
     heard_s: float
     behind_bytes: int | None = None
 
@@ -150,7 +158,7 @@ class Writer:
             self._leave(opening)
 
     def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival) -> Iterator[Standing]:
-        waiting = _Waiting(self._window_bytes)
+        waiting = arrival.waiting
         receiver = threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True)
         try:
             yield replace(target.begin(), window_bytes=self._window_bytes)
@@ -187,9 +195,10 @@ class Writer:
                 raise Superseded(f"{operation}: {before.opening.source} copies to it, by a newer tree")
             if before is None and len(self._running) >= self._operations_max:
                 raise Busy(f"{operation}: this writer has {self._operations_max} operations; try another")
-            arrival = self._running[operation] = Arrival(opening, stop, self._clock.monotonic_s())
-        if before is not None:
-            before.stop()
+            waiting = _Waiting(self._window_bytes)
+            arrival = self._running[operation] = Arrival(opening, stop, waiting, self._clock.monotonic_s())
+        if before is not None:  # by a word, not by a broken call: that would be tried again at once, and so would we
+            before.waiting.displace(Superseded(f"{operation}: {opening.reader} copies to it now"))
         return arrival
 
     def _leave(self, opening: Opening) -> None:

@@ -28,6 +28,7 @@ from .cluster_registry import ClusterRegistry
 from .cluster_reports import FAR_BYTES, HEAD_BYTES, ClusterReports, Health, arrivals_elsewhere, unreachable
 from .hop_monitor import ClusterMonitor, ClusterTeller
 from .hosts import make_world_folder
+from .standby import Standby
 from .world import CATALOG_SLOT, World
 
 ROLES = ("reader", "writer", "scheduler", "monitor")
@@ -96,6 +97,8 @@ class ClusterNode:
                 schedulers = partial(self._addresses, cluster, "scheduler")
                 self._link = ReaderLink(self.reader, self._clock, schedulers, self._dial)
                 undo.callback(self._link.close)
+            if self.writer is not None or self.reader is not None:
+                self._stand_by(undo)
             if "monitor" in roles:
                 teller = ClusterTeller(store, cluster, self._clock)
                 undo.callback(teller.close)
@@ -143,6 +146,20 @@ class ClusterNode:
         undo.callback(thread.join, 5.0)
         undo.callback(router.close)
         thread.start()
+
+    def _stand_by(self, undo: ExitStack) -> None:
+        from . import caches  # noqa: F401  # the streams come later, and most of their first time is this
+
+        standby = Standby(self._streams_here, partial(self._place.prepare, writing=self.writer is not None))
+        undo.callback(standby.close)
+        undo.callback(self._registry.follow(standby.look).close)
+
+    def _streams_here(self) -> set[str]:
+        """Those that this process may be given to read or to write."""
+        trees = load(self._store).trees.values()
+        received = {tree.stream for tree in trees if self._cluster in tree and self._cluster != tree.source}
+        sent = {tree.stream for tree in trees if any(hop.upstream == self._cluster for hop in tree.hops)}
+        return (received if self.writer is not None else set()) | (sent if self.reader is not None else set())
 
     def _keep_routing(self, router: Router) -> None:
         while not self._closed.is_set():

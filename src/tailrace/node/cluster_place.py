@@ -9,6 +9,7 @@ from contextlib import suppress
 from ..copytree import CacheSource, CacheTarget, DurableSource, Source, StreamSettings, Target
 from ..copytree.cache_lock import HOLDER_BYTES
 from ..copytree.hot_bytes import Layers, all_cached
+from ..copytree.settings import read_settings
 from ..errors import TailraceError
 from ..files import Files
 from ..files.lengths import hint_slot
@@ -19,6 +20,8 @@ from ..wire import Opening, Operation
 from .hosts import host_tag
 from .world import World
 
+_STANDING_BY = b"standing by"  # a key that says nothing: who has written it once has found the way
+
 
 class ClusterPlace:
     def __init__(self, world: World) -> None:
@@ -28,6 +31,22 @@ class ClusterPlace:
     @property
     def files(self) -> Files:
         return self._world.files
+
+    def prepare(self, stream: str, *, writing: bool) -> bool:
+        """Open what an operation of this stream needs, before there is one; False: it is not there yet. The first time
+        takes a hundred milliseconds, which a worker that takes over has not got."""
+        settings = read_settings(self.files, stream)
+        if settings is None or not settings.config.cached:
+            return settings is not None
+        cache = settings.config.cache
+        layers = self._world._layers.join(cache) if writing else self._world._find_layers(cache)
+        if layers is None:
+            return False
+        layers.lengths.get_many([_STANDING_BY])
+        if writing:
+            for cell in (layers.lengths, layers.data):
+                cell.set_many({_STANDING_BY: b""})
+        return True
 
     # ---- for writers
 

@@ -51,6 +51,14 @@ class WorldLayers:
                 self._served.add(cache)
             return self._home[cache]
 
+    def join(self, cache: str) -> Layers | None:
+        """As `serve`, if all backends are served already: for those who stand by, and shall take none."""
+        with suppress(TailraceError):
+            standing = [self._caches().standing(name) for name in (LENGTHS_CACHE, cache)]
+            if all(len(one.backends) == one.record.config.backends for one in standing):
+                return self.serve(cache)
+        return None
+
     def find(self, cache: str) -> Layers | None:
         """For those who consume: None while there is no cache."""
         found = self._near.get(cache) or self._home.get(cache)

@@ -108,7 +108,9 @@ class Moving:
         clock: Clock,
         *,
         mapped: bool,
+        incarnations: Mapping[str, str | None] | None = None,
     ) -> None:
+        self._incarnations = incarnations or {}
         self._neighbours, self._home, self._at_home, self._clock = neighbours, home, at_home, clock
         self._mapped = mapped
         self._cluster = neighbours.membership.cluster
@@ -232,7 +234,15 @@ class Moving:
                     tails[stream, shard] = self._at_home(stream, shard, position)
                     continue
                 files = self._files_of(cluster)
-                tails[stream, shard] = ShardTail(files, self._clock, stream, shard, position, mapped=self._mapped)
+                tails[stream, shard] = ShardTail(
+                    files,
+                    self._clock,
+                    stream,
+                    shard,
+                    position,
+                    mapped=self._mapped,
+                    incarnation=self._incarnations.get(stream),
+                )
         except BaseException:
             for tail in tails.values():
                 tail.close()

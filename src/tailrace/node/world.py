@@ -540,7 +540,16 @@ class World:
                 through = stream_config.cached and not mapped
                 followed = board.follow(stream, shard, incarnation, find) if through else None
                 tails.append(
-                    ShardTail(self._files, self._clock, stream, shard, begin, mapped=mapped, followed=followed)
+                    ShardTail(
+                        self._files,
+                        self._clock,
+                        stream,
+                        shard,
+                        begin,
+                        mapped=mapped,
+                        followed=followed,
+                        incarnation=incarnation,
+                    )
                 )
         except BaseException:
             for tail in tails:
@@ -562,12 +571,23 @@ class World:
         from .neighbours import Moving
 
         followed = {(tail.stream, tail.shard): tail.followed for tail in tails}
+        incarnations = {tail.stream: tail.incarnation for tail in tails}
 
         def at_home(stream: str, shard: int, position: int) -> ShardTail:
-            through = followed[stream, shard]
-            return ShardTail(self._files, self._clock, stream, shard, position, mapped=mapped, followed=through)
+            return ShardTail(
+                self._files,
+                self._clock,
+                stream,
+                shard,
+                position,
+                mapped=mapped,
+                followed=followed[stream, shard],
+                incarnation=incarnations[stream],
+            )
 
-        return Moving(neighbours, self._files, at_home, list(followed), self._clock, mapped=mapped)
+        return Moving(
+            neighbours, self._files, at_home, list(followed), self._clock, mapped=mapped, incarnations=incarnations
+        )
 
     def _trim(self, stream: str, shard: int) -> Collected:
         policy = self.stream_config(stream).retention

@@ -4,6 +4,7 @@ import json
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..config import Retention, StreamConfig, decode, encode
 from ..errors import ConfigError, Corrupt, FileMissing, FileProblem, NameRefused, StreamExists, StreamMissing
@@ -113,12 +114,14 @@ class Catalog:
         with SegmentView(self._files, folder, segments[0]) as oldest:
             first_number = oldest.header().base_number
         start = segments[0].data_base
+        standing = segments[: segments.index(end.segment) + 1] if end.segment in segments else segments
         return ShardStatus(
             shard=shard,
             start=start,
             end=end.position,
             messages=end.number - first_number,
-            files=len(segments),
+            # One that was torn while it was made is no part of the stream: copies do not have it.
+            files=1 + sum(later.index_base > one.index_base for one, later in pairwise(standing)),
             size_bytes=end.position - start + end.index_base - segments[0].index_base,
             newest_us=end.time_us if end.number > first_number else None,
         )

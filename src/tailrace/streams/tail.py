@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Literal
 
 from ..env import Clock
-from ..errors import Corrupt, FileMissing, PositionRetired
+from ..errors import Corrupt, FileMissing, PositionRetired, StreamMissing
 from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
 from .batch import Batch
 from .board import Followed
+from .catalog import Catalog
 from .head import Head
 from .segments import Segment, entries_in, entry_offset, segments_of
 from .shard_files import SegmentView, find_end, shard_folder, whole_entries
@@ -41,8 +42,11 @@ class ShardTail:
         *,
         mapped: bool = False,
         followed: Followed | None = None,
+        incarnation: str | None = None,
     ) -> None:
-        """`followed`: read through the cache. Looking for a place by time, or for the end, is left to the files."""
+        """`followed`: read through the cache. Looking for a place by time, or for the end, is left to the files.
+        `incarnation`: whose positions these are; StreamMissing when the stream is another one. None: whichever."""
+        self.incarnation = incarnation
         self.stream, self.shard, self._mapped, self._followed = stream, shard, mapped, followed
         self._files, self._clock = files, clock
         self._folder = shard_folder(stream, shard)
@@ -111,6 +115,7 @@ class ShardTail:
         self._position = self._not_before = position
         if not self._segments:
             return
+        self._check_incarnation()
         first = self._segments[0].data_base
         if position < first:
             raise PositionRetired(
@@ -337,8 +342,18 @@ class ShardTail:
     def _list(self) -> None:
         self._segments = segments_of(self._files.list(self._folder))
         self._listed_s = self._clock.monotonic_s()
+        if self._view is not None and self._view.segment not in self._segments:
+            self._check_incarnation()  # retention took it, or the stream is gone
         if self._view is not None and self._later(self._view.segment) is not None:
             self._head = None  # where it ends is said by its successor, not by whoever wrote it
+
+    def _check_incarnation(self) -> None:
+        """A position in a stream that was deleted means nothing in one that was made anew under its name."""
+        if self.incarnation is not None and Catalog(self._files).incarnation(self.stream) != self.incarnation:
+            raise StreamMissing(
+                f"the stream {self.stream!r} was deleted and made anew while it was read; open it again to read the "
+                "new one from its beginning"
+            )
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:

@@ -15,6 +15,7 @@ from .copy_messages import Batch, Opening, Orders, Report, Standing
 from .problems import problem_of_stream
 
 A = TypeVar("A")
+RECONNECT_S_MAX = 0.02
 
 
 class _Call(Generic[A]):
@@ -65,7 +66,9 @@ class CopyPeer:
         self._process = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
-        settings = options.peer(message_bytes_max, keepalive_s, server_name)
+        # Whoever copies has its own pauses between its tries, and goes to another when one fails: a pause of gRPC's on
+        # top would keep it from one that has come back just in time.
+        settings = options.peer(message_bytes_max, keepalive_s, server_name, reconnect_s_max=RECONNECT_S_MAX)
         if tls is not None and isinstance(where, Tcp):
             self._channel = grpc.secure_channel(where.target, credentials.for_peer(tls), options=settings)
         else:

@@ -3,6 +3,7 @@ chunk sizes, optimisation targets, no retries) none changed the cost of a call w
 
 MESSAGE_BYTES_MAX = 16 << 20
 KEEPALIVE_S = 10.0
+RECONNECT_S_MAX = 1.0
 
 Options = list[tuple[str, int | str]]
 
@@ -28,12 +29,15 @@ def server(message_bytes_max: int, keepalive_s: float) -> Options:
     ]
 
 
-def peer(message_bytes_max: int, keepalive_s: float, server_name: str | None) -> Options:
+def peer(
+    message_bytes_max: int, keepalive_s: float, server_name: str | None, reconnect_s_max: float = RECONNECT_S_MAX
+) -> Options:
+    """`reconnect_s_max`: for so long after a failure to connect at most, calls fail without another try."""
     options: Options = [
         *both(message_bytes_max, keepalive_s),
         ("grpc.use_local_subchannel_pool", 1),  # one connection each: peers share no fate and no backoff
-        ("grpc.initial_reconnect_backoff_ms", 50),  # caches restart quickly
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.initial_reconnect_backoff_ms", min(50, _ms(reconnect_s_max))),  # caches restart quickly
+        ("grpc.max_reconnect_backoff_ms", _ms(reconnect_s_max)),
         ("grpc.min_reconnect_backoff_ms", 3000),  # in truth: how long one attempt to connect may take
         ("grpc.dns_min_time_between_resolutions_ms", 1000),
         ("grpc.service_config_disable_resolution", 1),  # or a name server could switch retries on

@@ -38,9 +38,10 @@ class Process:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def kill(self) -> None:
+    def kill(self, *, wait: bool = True) -> None:
         self._process.kill()
-        self._process.wait()
+        if wait:
+            self._process.wait()
 
     def close(self) -> None:
         self._process.terminate()
@@ -117,6 +118,11 @@ class BenchWorld:
     def keep(self, process: Process) -> Process:
         self._processes.append(process)
         return process
+
+    def drop(self, process: Process) -> None:
+        """It was killed: another takes its place."""
+        self._processes.remove(process)
+        process.close()
 
     def close(self) -> None:
         for process in reversed(self._processes):
