@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from ...pipeline import Pipeline, parquet, stream
+from ....pipeline import Pipeline, parquet, stream
 
 KEY_BYTES = 13  # of a line: its campaign
 
