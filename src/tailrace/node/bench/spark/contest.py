@@ -1,8 +1,8 @@
 """Source and sink beside Spark's own readers and writers and its Kafka source: the same bytes, one session, one run.
 
 What is compared: a scan of all rows into Spark's `noop` sink, which takes every row and drops it; and a write of rows
-that come from a text file. All systems take turns within a round. The first rounds are thrown away: the JVM compiles
-while it runs. Of the others the median counts, and ratios are made within a round.
+that come from a text file. All systems take turns within a round, in changing order. The first rounds are thrown away:
+the JVM compiles while it runs. Of the others the median counts, and ratios are made within a round.
 """
 
 import os
@@ -42,7 +42,7 @@ class Cell:
 
 class Contest:
     def __init__(self, folder: str, installer: Installer, stack: ExitStack, progress: Progress, total: int) -> None:
-        self._folder, self._progress = folder, progress
+        self._folder, self._progress, self._order = folder, progress, Random(0)
         self.missing: list[str] = []
         jars, broker = self._kafka(installer, stack)
         from ....pipeline.spark import session
@@ -58,14 +58,20 @@ class Contest:
             self._fill(size, messages_of(size, total // size), broker)
         self._written = 0
 
-    def round(self) -> dict[Cell, float]:
-        """Seconds by cell."""
+    def round(self, *, slow: bool = True) -> dict[Cell, float]:
+        """Seconds by cell. Scans first, in an order that changes from round to round, since what runs before leaves its
+        traces; then writes, and what they wrote is on disk before the next round. `slow`: Kafka, too."""
         seconds: dict[Cell, float] = {}
-        for cell, act in self.acts.items():
+        scans = [cell for cell in self.acts if cell.what != "write" and (slow or cell.who != "kafka")]
+        writes = [cell for cell in self.acts if cell.what == "write"]
+        self._order.shuffle(scans)
+        self._order.shuffle(writes)
+        for cell in scans + writes:
             begun_s = time.perf_counter()
-            act()
+            self.acts[cell]()
             seconds[cell] = time.perf_counter() - begun_s
             self._progress(f"{cell.name}: {self.counts[cell.message_bytes] / seconds[cell]:,.0f} rows/s")
+        os.sync()
         return seconds
 
     def _kafka(self, installer: Installer, stack: ExitStack) -> tuple[list[str], Broker | None]:

@@ -26,7 +26,7 @@ from .contest import SHARDS, Cell, Contest, Progress, ratios
 PARTS = ("source", "pipeline", "sites", "state", "kills")
 FIGURES = [*pipelines.FIGURES, *sites.FIGURES, *state_store.FIGURES]
 SOURCE_GOALS = {"source_vs_kafka": 2.0, "source_vs_parquet": 0.8, "source_vs_text": 0.45}
-_WARM_UPS = 2
+_WARM_UPS = 3
 _FULL_BYTES, _QUICK_BYTES = 250_000_000, 400_000
 
 
@@ -109,7 +109,7 @@ def _source(folder: str, peers_folder: str, rounds: int, quick: bool, progress: 
         stack.callback(contest.spark.stop)
         for number in range(1 if quick else _WARM_UPS):
             progress(f"warm-up {number + 1}, not counted")
-            contest.round()
+            contest.round(slow=number == 0)
         taken = []
         for number in range(rounds):
             progress(f"round {number + 1} of {rounds}")

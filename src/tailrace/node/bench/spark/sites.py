@@ -15,6 +15,9 @@ from .files import remove
 
 _CAMPAIGNS = 1000
 _DEADLINE_S = 300.0
+_SHARED_UNIT_BYTES = 4 << 20  # large enough for the state store not to be what two sites wait for
+_KILLED_UNIT_BYTES = 1 << 20  # small enough for a kill to hit some at work
+_LOOK_S = 0.25  # whoever looks takes part of a core
 
 FIGURES = [
     Figure("two_sites_vs_one", "ratio", "two sites against one, each with a core of its own", 1.7),
@@ -35,13 +38,12 @@ def measure(
     return found
 
 
-def _start(folder: str, site: str, core: int | None = None) -> subprocess.Popen[bytes]:
+def _start(folder: str, site: str, unit_bytes: int, core: int | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tailrace", "pipeline", "run", "tailrace.node.bench.spark.app:pipeline"]
     command += ["--site", site, "--engine", "inline", "--world", os.path.join(folder, "sites")]
     command += ["--state", os.path.join(folder, "sites.db")]
     env = {**os.environ, "TAILRACE_BENCH_OUT": os.path.join(folder, "sites-out")}
-    if "TAILRACE_BENCH_UNIT" not in env:
-        env["TAILRACE_BENCH_UNIT"] = str(1 << 20)
+    env["TAILRACE_BENCH_UNIT"] = str(unit_bytes)
     child = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if core is not None:
         os.sched_setaffinity(child.pid, {core})
@@ -56,7 +58,9 @@ def _sites_time(folder: str, count: int, lines: int) -> float:
         world.create_stream("lines", shards=2, cached=False)
         with world.producer("lines") as producer:
             producer.send_many([b"campaign-0001" + b"." * 87] * 1000)
-        children = [_start(folder, f"site-{number}", cores[number % len(cores)]) for number in range(count)]
+        children = [
+            _start(folder, f"site-{number}", _SHARED_UNIT_BYTES, cores[number % len(cores)]) for number in range(count)
+        ]
         try:
             out = _Outputs(os.path.join(folder, "sites-out"))
             _until(lambda: _runners(folder) == count and out.counted() == 1000, "the sites to begin")
@@ -66,9 +70,11 @@ def _sites_time(folder: str, count: int, lines: int) -> float:
                     producer.send_many(values, shard=at // len(values) % 2)
                 sent = 1000 + -(-lines // len(values)) * len(values)
                 producer.flush()
-                began_s = time.perf_counter()
-                _until(lambda: out.counted() >= sent, "all to be counted")
-                return time.perf_counter() - began_s
+                began_s = time.time()
+                _until(lambda: out.settled() and out.counted() >= sent, "all to be counted", _LOOK_S)
+                if (counted := out.counted()) != sent:
+                    raise RuntimeError(f"{counted} messages were counted, and {sent} were sent: the pipeline is wrong")
+                return out.newest_s() - began_s
         finally:
             _end(children)
 
@@ -89,12 +95,12 @@ def kills(folder: str, rounds: int) -> int:
                 sent += len(values)
                 for site in ("a", "b"):
                     if site not in children:
-                        children[site] = _start(folder, site)
+                        children[site] = _start(folder, site, _KILLED_UNIT_BYTES)
                 _until(lambda before=before: out.counted() > before, "the sites to be at work")  # type: ignore[misc]
                 victim = children.pop("ab"[number % 2])
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
-            children["c"] = _start(folder, "c")
+            children["c"] = _start(folder, "c", _KILLED_UNIT_BYTES)
             _until(lambda: out.counted() >= sent, "all to be counted")
         finally:
             _end(list(children.values()))
@@ -108,7 +114,16 @@ class _Outputs:
     are measured."""
 
     def __init__(self, folder: str) -> None:
-        self._folder, self._counts = folder, dict[str, int]()
+        self._folder, self._counts, self._seen = folder, dict[str, int](), 0
+
+    def settled(self) -> bool:
+        """Whether nothing came since the last look."""
+        before, self._seen = self._seen, len(os.listdir(self._folder))
+        return before == self._seen
+
+    def newest_s(self) -> float:
+        """When the last output became visible."""
+        return max(os.stat(os.path.join(self._folder, name)).st_ctime for name in self._counts)
 
     def counted(self) -> int:
         import pyarrow.compute as pc
@@ -127,12 +142,12 @@ def _runners(folder: str) -> int:
         return len(store.range("pipelines/bench/members/runners/").entries)
 
 
-def _until(holds: Callable[[], bool], what: str) -> None:
+def _until(holds: Callable[[], bool], what: str, look_s: float = 0.02) -> None:
     end_s, pause = time.monotonic() + _DEADLINE_S, threading.Event()
     while not holds():
         if time.monotonic() > end_s:
             raise RuntimeError(f"waited {_DEADLINE_S:g} s in vain for {what}")
-        pause.wait(0.02)
+        pause.wait(look_s)
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:
