@@ -161,7 +161,7 @@ def fanout(
     ),
 )
 def spark(
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 3,
     only: Annotated[
         str | None,
         typer.Option(

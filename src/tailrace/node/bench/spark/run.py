@@ -33,7 +33,7 @@ _FULL_BYTES, _QUICK_BYTES = 250_000_000, 400_000
 def run(
     peers_folder: str,
     *,
-    repeats: int = 5,
+    repeats: int = 3,
     directory: str | None = None,
     progress: Progress = lambda line: None,
     quick: bool = False,
@@ -56,7 +56,7 @@ def run(
                     place,
                     rounds=rounds,
                     lines=20_000 if quick else 2_000_000,
-                    live_s=1.0 if quick else 4.0,
+                    live_s=1.0 if quick else 3.0,
                     units=16 if quick else 64,
                     progress=progress,
                 )

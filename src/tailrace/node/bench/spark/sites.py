@@ -43,7 +43,7 @@ def _start(folder: str, site: str, unit_bytes: int, core: int | None = None) -> 
     command += ["--site", site, "--engine", "inline", "--world", os.path.join(folder, "sites")]
     command += ["--state", os.path.join(folder, "sites.db")]
     env = {**os.environ, "TAILRACE_BENCH_OUT": os.path.join(folder, "sites-out")}
-    env["TAILRACE_BENCH_UNIT"] = str(unit_bytes)
+    env["TAILRACE_BENCH_UNIT"], env["TAILRACE_BENCH_GATE"] = str(unit_bytes), os.path.join(folder, "gate-is-closed")
     child = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if core is not None:
         os.sched_setaffinity(child.pid, {core})
@@ -64,6 +64,9 @@ def _sites_time(folder: str, count: int, lines: int) -> float:
         try:
             out = _Outputs(os.path.join(folder, "sites-out"))
             _until(lambda: _runners(folder) == count and out.counted() == 1000, "the sites to begin")
+            gate = os.path.join(folder, "gate-is-closed")
+            with open(gate, "w"):  # so that nobody works while messages are made, which takes a core
+                pass
             values = [b"campaign-%04d" % (number % _CAMPAIGNS) + b"." * 87 for number in range(10_000)]
             with world.producer("lines", buffer_s=float("inf")) as producer:
                 for at in range(0, lines, len(values)):
@@ -71,6 +74,7 @@ def _sites_time(folder: str, count: int, lines: int) -> float:
                 sent = 1000 + -(-lines // len(values)) * len(values)
                 producer.flush()
                 began_s = time.time()
+                os.unlink(gate)
                 _until(lambda: out.settled() and out.counted() >= sent, "all to be counted", _LOOK_S)
                 if (counted := out.counted()) != sent:
                     raise RuntimeError(f"{counted} messages were counted, and {sent} were sent: the pipeline is wrong")
