@@ -1,26 +1,51 @@
 """How the figures of `tailrace bench spark` are made, without Spark."""
 
-from tailrace.node.bench.spark.run import Cell, _messages, _ratios
+from tailrace.node.bench.spark.contest import Cell, messages_of, ratios
+from tailrace.node.bench.spark.run import assembled, compared
 from tailrace.node.bench.spark.table import tables
 
 
 def test_a_ratio_is_made_within_a_repeat_and_the_median_counts() -> None:
     ours, theirs = Cell("tailrace", "value only", 100), Cell("kafka", "value only", 100)
     rounds = [{ours: 1.0, theirs: 2.0}, {ours: 10.0, theirs: 50.0}, {ours: 1.0, theirs: 3.0}]
-    assert _ratios(rounds, "kafka", writes=False) == {ours: 3.0}
-    assert _ratios(rounds, "parquet", writes=False) == {}
-    assert _ratios(rounds, "kafka", writes=True) == {}
+    assert ratios(rounds, "kafka", writes=False) == {ours: [2.0, 5.0, 3.0]}
+    assert ratios(rounds, "parquet", writes=False) == {}
+    assert ratios(rounds, "kafka", writes=True) == {}
+    said = compared(rounds, {100: 1000})
+    assert (said["summary"], said["spread"]) == ({"source_vs_kafka": 3.0}, {"source_vs_kafka": [2.0, 5.0]})
+    assert said["goals"] == {"source_vs_kafka": 2.0}
+    assert [row["rows_per_s"] for row in said["rows"]] == [1000, 333]
+
+
+def test_the_summary_has_the_worst_case() -> None:
+    rounds = [
+        {
+            Cell("tailrace", "value only", 100): 1.0,
+            Cell("text", "value only", 100): 0.9,
+            Cell("tailrace", "value only", 1000): 1.0,
+            Cell("text", "value only", 1000): 0.5,
+        }
+    ]
+    assert compared(rounds, {100: 10, 1000: 10})["summary"]["source_vs_text"] == 0.5
+
+
+def test_kills_count_only_if_all_came_out_exact() -> None:
+    exact = {"kills": 4, "mid_batch": 1, "starts": 5, "missing": 0, "surplus": 0}
+    sites = {"summary": {"pipeline_kills": 3.0}, "spread": {}, "goals": {}}
+    assert assembled({"sites": sites, "kills": {"kills": exact}}, {})["summary"]["exactly_once_kills"] == 7
+    assert assembled({"kills": {"kills": exact | {"surplus": 1}}}, {})["summary"]["exactly_once_kills"] == 0
+    assert "exactly_once_kills" not in assembled({"source": {"summary": {}}}, {})["summary"]
 
 
 def test_reads_are_compared_with_reads_and_writes_with_writes() -> None:
     seconds = {Cell(who, what, 100): 1.0 for who in ("tailrace", "parquet") for what in ("value only", "write")}
-    assert [cell.what for cell in _ratios([seconds], "parquet", writes=True)] == ["write"]
-    assert [cell.what for cell in _ratios([seconds], "parquet", writes=False)] == ["value only"]
+    assert [cell.what for cell in ratios([seconds], "parquet", writes=True)] == ["write"]
+    assert [cell.what for cell in ratios([seconds], "parquet", writes=False)] == ["value only"]
 
 
 def test_messages_have_their_size_and_differ() -> None:
     for size in (100, 1000):
-        messages = _messages(size, 500)
+        messages = messages_of(size, 500)
         assert {len(message) for message in messages} == {size}
         assert len(set(messages)) == 500
         assert not any(b"\n" in message for message in messages), "a text file has one in a line"
@@ -31,9 +56,10 @@ def test_the_table_says_whether_goals_are_met() -> None:
     result = {
         "rows": [row],
         "summary": {"source_vs_kafka": 2.5, "source_vs_text": 0.1},
+        "spread": {"source_vs_kafka": [2.4, 2.6]},
         "goals": {"source_vs_kafka": 2.0, "source_vs_text": 0.45},
         "settings": {"repeats": 1},
     }
     rates, summary = tables(result)
     assert rates.row_count == 1
-    assert list(summary.columns[2].cells) == ["2 met", "0.45 missed"]
+    assert list(summary.columns[-1].cells) == ["2 met", "0.45 missed"]

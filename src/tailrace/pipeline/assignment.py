@@ -5,7 +5,8 @@
 - Among those that are up, and have the bytes, a unit goes to the one with the least work for its weight (U15, U16).
 - A unit that was handed out is hidden: from its own site for the local ETA (U22), from others for the site ETA (U23),
   which is how a site is found out that is up but does nothing (U25). One that nobody has begun costs nothing to take
-  over, so other sites wait for the local ETA only.
+  over: once it has waited a little, its site has more to do than it can, and any other that has the bytes may help.
+  Without that all would fall to the site that sees new bytes first, since it gets what the others have not got yet.
 - Oldest first, always (U18).
 
 ETAs are about speed. That no byte counts twice rests on the commit alone, so clocks of different sites may differ.
@@ -23,6 +24,11 @@ from .unit import Holder, Unit
 class Etas:
     local_us: int
     site_us: int
+    open_us: int | None = None  # of a unit that nobody has begun; None: the local one
+
+    @property
+    def waiting_us(self) -> int:
+        return self.local_us if self.open_us is None else min(self.open_us, self.local_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ def may_take(unit: Unit, asker: Holder, now_us: int, health: Health, etas: Etas)
     if unit.standing == "committed" or now_us < unit.not_before_us or not health.is_up(asker.site):
         return False
     lost = not health.is_up(unit.site)
+    if unit.standing == "open" and etas.open_us is not None and _passed(unit.given_us, etas.waiting_us, now_us):
+        return True
     if unit.nearby and asker.site not in unit.nearby:
         near_ones_up = any(health.is_up(site) for site in unit.nearby)
         return (not near_ones_up) or _passed(unit.given_us, etas.site_us, now_us)

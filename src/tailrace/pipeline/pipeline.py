@@ -16,6 +16,7 @@ from .logs import StreamLogs
 from .runner import Runner
 from .settings import PipelineConfig
 from .sinks import Sink
+from .sinks.interface import Claimed
 from .site import Site
 from .staging import Staging
 from .state import State
@@ -122,6 +123,8 @@ class Pipeline:
         clock = clock or SystemClock()
         staging = self.staging(root)
         self.sink.prepare()
+        if isinstance(self.sink, Claimed):
+            self.sink.claim(self.name)
         staging.prepare()
         worker = worker or self.worker(root)
         made = Site(

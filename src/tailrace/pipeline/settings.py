@@ -16,6 +16,7 @@ class PipelineConfig:
     undispatched_max: int = 256  # that are committed, but not published
     local_eta_s: float = 60.0  # after this another runner of the same site may take a unit over
     site_eta_s: float = 600.0  # … and after this a runner of another site
+    open_eta_s: float = 1.0  # … and after this one that nobody has begun, if the other site has the bytes
     lease_s: float = 10.0  # a runner that is not heard of for so long is taken for dead
     poll_s: float = 0.1  # how often the files are looked at
     attempts_max: int = 3  # of a unit that fails, before it is divided
@@ -33,6 +34,7 @@ class PipelineConfig:
             ("undispatched_max", 1, 10_000),
             ("local_eta_s", 0.01, 1e6),
             ("site_eta_s", 0.01, 1e7),
+            ("open_eta_s", 0.01, 1e6),
             ("lease_s", 0.5, 3600.0),
             ("poll_s", 0.001, 60.0),
             ("attempts_max", 1, 100),
@@ -51,7 +53,7 @@ class PipelineConfig:
 
     @property
     def etas(self) -> Etas:
-        return Etas(round(self.local_eta_s * 1e6), round(self.site_eta_s * 1e6))
+        return Etas(round(self.local_eta_s * 1e6), round(self.site_eta_s * 1e6), round(self.open_eta_s * 1e6))
 
     @property
     def limits(self) -> Limits:

@@ -49,6 +49,19 @@ def test_a_unit_that_nobody_began_is_taken_over_after_the_local_eta() -> None:
     assert may_take(unit(), EU, 10, ALL_UP, ETAS)
 
 
+def test_a_unit_that_waits_for_its_site_goes_to_any_that_has_time() -> None:
+    """The site that sees new bytes first gets them, so without help from the others it would do all the work."""
+    etas = Etas(local_us=10, site_us=100, open_us=3)
+    near = replace(unit(), nearby=("us",))
+    for waits in (unit(), near):
+        assert not may_take(waits, EU, 2, ALL_UP, etas), "its own site may be about to take it"
+        assert may_take(waits, EU, 3, ALL_UP, etas)
+        assert choose([waits], EU, 3, ALL_UP, etas, units_max=1, has=lambda one: False) == [], "but not without bytes"
+    begun = handed_out(near, US, now_us=0)
+    assert not may_take(begun, EU, 99, ALL_UP, etas), "once it is begun, only the site ETA counts"
+    assert may_take(unit(), EU, 10, ALL_UP, replace(etas, open_us=50)), "never later than within a site"
+
+
 def test_bytes_that_lie_nearby_one_site_stay_there_unless_it_is_late_or_out() -> None:
     near = replace(unit(site="eu"), nearby=("eu",))
     assert not may_take(near, US, 99, ALL_UP, ETAS)

@@ -19,8 +19,9 @@ import pytest
 
 import tailrace
 from conftest import wait_until
-from tailrace.errors import Corrupt
-from tailrace.pipeline import Sink, into_stream, parquet, postgres_table, sqlite_table
+from tailrace.coordination import SqliteCoordination
+from tailrace.errors import ConfigError, Corrupt
+from tailrace.pipeline import Pipeline, Sink, into_stream, parquet, postgres_table, sqlite_table, stream
 from tailrace.pipeline.ranges import ByteRange
 from tailrace.pipeline.sinks.parquet import ParquetFolder
 from tailrace.pipeline.sinks.streams import _Desk
@@ -207,6 +208,85 @@ def test_an_output_so_large_that_its_file_is_moved_is_seen_by_those_who_follow_t
                     assert batch is not None
                     seen += len(batch)
         sink.close()
+
+
+def test_units_without_output_are_kept_in_one_account(tmp_path: Path) -> None:
+    sink, staging = parquet(tmp_path / "out"), Staging(str(tmp_path / "staged"))
+    sink.prepare()
+    staging.prepare()
+    for begin in range(0, 500, 10):
+        receipt = staging.write(f"{begin}.parquet", pa.table({}), footer(begin))
+        assert not sink.has(footer(begin))
+        sink.publish(footer(begin), staging.find(receipt))
+        sink.publish(footer(begin), staging.find(receipt))
+        assert sink.has(footer(begin))
+    assert sorted(os.listdir(tmp_path / "out")) == ["_nothing", "_pipeline"], "nothing for each unit"
+    assert len(os.listdir(tmp_path / "out" / "_nothing")) == 1
+    (told,) = sink.outputs()
+    assert told.pipeline == "p"
+    assert [(one.begin, one.end) for one in told.stretches] == [(0, 500)]
+    sink.publish(footer(600), staging.find(staging.write("600.parquet", ROWS, footer(600))))
+    assert {one.ranges for one in sink.outputs()} == {(), footer(600).ranges}
+    assert ds.dataset(tmp_path / "out").to_table().num_rows == ROWS.num_rows, "readers do not see the account"
+
+
+def test_sites_that_note_empty_units_at_once_lose_none(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path / "staged"))
+    staging.prepare()
+    parquet(tmp_path / "out").prepare()
+    staged = staging.find(staging.write("empty.parquet", pa.table({}), footer(0)))
+
+    def site(first: int) -> None:
+        sink = parquet(tmp_path / "out")
+        for begin in range(first, 800, 40):
+            sink.publish(footer(begin), staged)
+
+    threads = [threading.Thread(target=site, args=(first,)) for first in (0, 10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (told,) = parquet(tmp_path / "out").outputs()
+    assert [(one.begin, one.end) for one in told.stretches] == [(0, 800)]
+
+
+def test_a_number_that_is_free_again_is_no_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was asleep since number 1 finds 2 free, because others are at 3 already."""
+    sink, other, staging = parquet(tmp_path / "out"), parquet(tmp_path / "out"), Staging(str(tmp_path / "staged"))
+    sink.prepare()
+    staging.prepare()
+    staged = staging.find(staging.write("empty.parquet", pa.table({}), footer(0)))
+    sink.publish(footer(0), staged)
+    original, asleep = ParquetFolder._account, [True]
+
+    def account(folder: ParquetFolder) -> Any:
+        found = original(folder)
+        if folder is sink and asleep.pop():
+            asleep.append(False)
+            other.publish(footer(10), staged)
+            other.publish(footer(20), staged)
+        elif folder is sink:
+            asleep.append(False)
+        return found
+
+    monkeypatch.setattr(ParquetFolder, "_account", account)
+    monkeypatch.setattr(ParquetFolder, "has", lambda folder, footer: False)
+    sink.publish(footer(30), staged)
+    (told,) = sink.outputs()
+    assert [(one.begin, one.end) for one in told.stretches] == [(0, 40)]
+
+
+def test_a_folder_serves_one_pipeline(tmp_path: Path) -> None:
+    sink, staging = parquet(tmp_path / "out"), Staging(str(tmp_path / "staged"))
+    sink.prepare()
+    staging.prepare()
+    sink.publish(footer(0), staging.find(staging.write("0.parquet", ROWS, footer(0))))
+    with pytest.raises(ConfigError, match="holds the output of the pipeline p; give q a folder of its own"):
+        sink.claim("q")  # nobody has claimed it, but there is an output
+    sink.claim("p")
+    other = Pipeline("q", source=stream("clicks"), transform=len, sink=sink)
+    with SqliteCoordination(str(tmp_path / "state.db")) as store, pytest.raises(ConfigError, match="of its own"):
+        other.runner(str(tmp_path), [store], worker=other.worker(str(tmp_path), "inline"))
 
 
 def test_a_table_with_a_key_adds_up(tmp_path: Path) -> None:

@@ -154,12 +154,22 @@ def fanout(
 
 
 @app.command(
-    epilog=examples("tailrace bench spark", "tailrace bench spark --repeats 5 --kills 20 --json > bench.json"),
+    epilog=examples(
+        "tailrace bench spark",
+        "tailrace bench spark --only source,pipeline",
+        "tailrace bench spark --repeats 9 --kills 20 --json > bench.json",
+    ),
 )
 def spark(
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of each measurement.")] = 3,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only", metavar="PARTS", help="Some of source, pipeline, sites, state, kills.", show_default=False
+        ),
+    ] = None,
     kills: Annotated[
-        int, typer.Option("--kills", metavar="N", min=0, help="How often a query's driver is killed; 15 s each.")
+        int, typer.Option("--kills", metavar="N", min=0, help="How often a driver is killed, and a site; 20 s each.")
     ] = 5,
     directory: Directory = None,
     peers_folder: PeersFolder = None,
@@ -167,7 +177,7 @@ def spark(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure streams as Spark's source and sink beside its own formats and Kafka, and kill a query's driver."""
+    """Measure Spark's source, sink and pipelines beside its own formats and Kafka, and kill drivers and sites."""
     with reported(as_json=json, debug=debug):
         from ..bench.spark import run as measurement
         from ..bench.spark.table import tables
@@ -181,6 +191,7 @@ def spark(
             progress=say,
             quick=quick,
             kill_count=kills,
+            parts=measurement.PARTS if only is None else [part.strip() for part in only.split(",")],
         )
         if json:
             show_json(result)

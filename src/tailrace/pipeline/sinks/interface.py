@@ -6,7 +6,7 @@ at any point: only the first call that went through has an effect.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..staging import Footer
 
@@ -41,4 +41,13 @@ class Sink(Protocol):
 
     def outputs(self) -> Iterator[Footer]:
         """What was published, with the input it was made of: for each unit, or all in one, as stretches."""
+        ...
+
+
+@runtime_checkable
+class Claimed(Protocol):
+    """A sink that serves one pipeline only, and says so before anything runs."""
+
+    def claim(self, pipeline: str) -> None:
+        """ConfigError if it is another's."""
         ...

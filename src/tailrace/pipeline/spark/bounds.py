@@ -108,6 +108,24 @@ def cut(ranges: Iterable[ShardRange], bytes_max: int) -> list[ShardRange]:
     return pieces
 
 
+def packed(ranges: Iterable[ShardRange], bytes_max: int) -> list[tuple[ShardRange, ...]]:
+    """Neighbours together, as long as they are no more than bytes_max: one task reads them, one after the other.
+
+    >>> [len(some) for some in packed([ShardRange(shard, 0, 40) for shard in range(5)], 100)]
+    [2, 2, 1]
+    """
+    packs: list[list[ShardRange]] = []
+    room = 0
+    for one in ranges:
+        size = one.end - one.begin
+        if size > room or not packs:
+            packs.append([])
+            room = bytes_max
+        packs[-1].append(one)
+        room -= size
+    return [tuple(some) for some in packs]
+
+
 def shares(backlogs: Sequence[int], budget: int) -> list[int]:
     """How many bytes of each backlog make up the budget: equal shares, and what one does not need goes to the others.
 

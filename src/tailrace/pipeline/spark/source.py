@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from ...errors import ConfigError
 from ...streams import find_position, next_cut, read_range
-from .bounds import Bounds, ShardRange, cut, shares
+from .bounds import Bounds, ShardRange, cut, packed, shares
 from .options import Place, SourceOptions
 from .place import WorldFolder, settle_memory
 from .rows import Rows
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH_BYTES = 4 << 20
+_PACK_BYTES = 4 << 20  # what a task costs is about the time that so many bytes take
 _RELATIONS = {"EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<="}
 
 
 @dataclass
 class RangePartition(spark.InputPartition):
-    """The messages that begin in [begin, end) of a shard."""
+    """The messages of some ranges: of one, or of several small ones, since each task has its price."""
 
-    shard: int
-    begin: int
-    end: int
+    ranges: tuple[ShardRange, ...]
 
 
 class _Stream:
@@ -85,17 +84,20 @@ class _Stream:
         if not isinstance(partition, RangePartition):  # what Spark makes of an empty list of partitions
             return
         world = WorldFolder(self.options.world)
-        batches = read_range(
-            world.files,
-            world.clock,
-            self.options.stream,
-            partition.shard,
-            partition.begin,
-            partition.end,
-            batch_bytes=_BATCH_BYTES,
-        )
-        for batch in batches:
-            yield self.rows.of(batch)
+        for one in partition.ranges:
+            # Mapped: a disk that fails ends the process, which here is one of Spark's, and Spark tries the task again.
+            batches = read_range(
+                world.files,
+                world.clock,
+                self.options.stream,
+                one.shard,
+                one.begin,
+                one.end,
+                batch_bytes=_BATCH_BYTES,
+                mapped=True,
+            )
+            for batch in batches:
+                yield self.rows.of(batch)
 
 
 class BatchSource(spark.DataSourceReader):
@@ -224,4 +226,4 @@ def _offset(positions: Mapping[int, int]) -> dict[str, int]:
 
 
 def _partitions(ranges: Iterable[ShardRange], bytes_max: int) -> list[spark.InputPartition]:
-    return [RangePartition(one.shard, one.begin, one.end) for one in cut(ranges, bytes_max)]
+    return [RangePartition(some) for some in packed(cut(ranges, bytes_max), min(_PACK_BYTES, bytes_max))]

@@ -1,51 +1,33 @@
-"""Source and sink beside Spark's own readers and writers and its Kafka source: the same bytes, one session, one run.
+"""The whole of `tailrace bench spark`: its parts, one after the other, and one result.
 
-What is compared: a scan of all rows into Spark's `noop` sink, which takes every row and drops it; and a write of rows
-that come from a text file. All systems take turns within a repeat. One round is run first and thrown away: the JVM
-compiles while it runs. Of a system's repeats the median counts.
+source   source and sink beside Parquet, text and Kafka            contest.py
+pipeline a pipeline beside a plain Spark job, and what it adds     pipelines.py
+sites    two sites beside one, and sites that are killed           sites.py
+state    what the state store has to do and to hold                state_store.py
+kills    a query whose driver is killed again and again            kills.py
 """
 
 import os
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
-from random import Random
 from typing import Any
 
 from ....errors import ConfigError
-from ...world import open_world
-from .. import pipeline
 from ..fanout.peers.install import Installer
-from ..peers.server import PeerFailed, PeerMissing
 from ..report import machine
-from . import kills
-from .kafka import Broker, connector_jars
+from . import kills, pipelines, sites, state_store
+from .contest import SHARDS, Cell, Contest, Progress, ratios
 
-SIZES = (100, 1000)  # bytes of a message
-SHARDS = 4
+PARTS = ("source", "pipeline", "sites", "state", "kills")
+FIGURES = [*pipelines.FIGURES, *sites.FIGURES, *state_store.FIGURES]
+SOURCE_GOALS = {"source_vs_kafka": 2.0, "source_vs_parquet": 0.8, "source_vs_text": 0.45}
+_WARM_UPS = 3
 _FULL_BYTES, _QUICK_BYTES = 250_000_000, 400_000
-_DISTINCT_BYTES = 20_000_000
-_WORDS = [b"click", b"query", b"campaign", b"budget", b"impression", b"conversion", b"bid", b"cost"]
-Progress = Callable[[str], None]
-Act = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One thing that is measured: who does what with messages of which size."""
-
-    who: str
-    what: str  # all columns, value only, or write
-    message_bytes: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.who} {self.what} {self.message_bytes} B"
 
 
 def run(
@@ -56,209 +38,139 @@ def run(
     progress: Progress = lambda line: None,
     quick: bool = False,
     kill_count: int = 5,
+    parts: Sequence[str] = PARTS,
 ) -> dict[str, Any]:
-    """`quick` shrinks every amount, kills nothing and fetches nothing: good only to see that it runs."""
+    """`quick` shrinks every amount, kills hardly anything and fetches nothing: good only to see that it runs."""
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise ConfigError(f"there is no part {unknown[0]!r} of this; there are: {', '.join(PARTS)}")
     if find_spec("pyspark") is None:
         raise ConfigError("this measures Spark, which is not installed here: pip install 'tailrace[spark]'")
+    rounds = 1 if quick else repeats
     with ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="tailrace-spark-", dir=directory)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        installer = Installer(peers_folder, fetch=not quick, progress=progress)
-        contest = _Contest(folder, installer, stack, progress, _QUICK_BYTES if quick else _FULL_BYTES)
-        progress("warm-up, not counted")
-        contest.round()
-        rounds = []
-        for repeat in range(repeats):
-            progress(f"repeat {repeat + 1} of {repeats}")
-            rounds.append(contest.round())
-        contest.spark.stop()
-        survived = None
-        if kill_count and not quick:
-            progress(f"killing a query's driver {kill_count} times")
-            place = os.path.join(folder, "kills")
-            os.makedirs(place)
-            survived = kills.run(place, kills=kill_count, messages=60_000, bytes_per_batch=200_000)
-        place = os.path.join(folder, "pipelines")
-        os.makedirs(place)
-        processed = pipeline.measure(place, scale=0.005 if quick else 0.5, progress=progress)
-        return _result(contest, rounds, survived, processed, quick)
-
-
-class _Contest:
-    def __init__(self, folder: str, installer: Installer, stack: ExitStack, progress: Progress, total: int) -> None:
-        self._folder, self._progress = folder, progress
-        self.missing: list[str] = []
-        jars, broker = self._kafka(installer, stack)
-        from ....pipeline.spark import session
-
-        progress("starting Spark")
-        settings = {"spark.jars": ",".join(jars)} if jars else {}
-        self.spark: Any = session("bench", memory="3g", settings=settings)
-        self.counts: dict[int, int] = {}
-        self.acts: dict[Cell, Act] = {}
-        for size in SIZES:
-            self._fill(size, _messages(size, total // size), broker)
-        self._written = 0
-
-    def round(self) -> dict[Cell, float]:
-        """Seconds by cell."""
-        seconds = {}
-        for cell, act in self.acts.items():
-            begun_s = time.perf_counter()
-            act()
-            seconds[cell] = time.perf_counter() - begun_s
-            self._progress(f"{cell.name}: {self.counts[cell.message_bytes] / seconds[cell]:,.0f} rows/s")
-        return seconds
-
-    def _kafka(self, installer: Installer, stack: ExitStack) -> tuple[list[str], Broker | None]:
-        try:
-            self._progress("starting kafka")
-            jars = connector_jars(installer)
-            broker = Broker(self._folder, installer)
-        except (PeerMissing, PeerFailed) as seen:
-            self.missing.append(f"kafka: {seen}")
-            self._progress(self.missing[-1])
-            return [], None
-        stack.callback(broker.close)
-        return jars, broker
-
-    def _fill(self, size: int, messages: Sequence[bytes], broker: Broker | None) -> None:
-        """The same messages everywhere."""
-        self._progress(f"laying out {len(messages)} messages of {size} B")
-        self.counts[size] = len(messages)
-        world, stream = os.path.join(self._folder, "world"), f"messages-{size}"
-        with open_world(world) as opened:
-            opened.create_stream(stream, shards=SHARDS, cached=False)
-            with opened.producer(stream) as producer:
-                for place in range(SHARDS):
-                    producer.send_many(list(messages[place::SHARDS]), shard=place)
-        text = os.path.join(self._folder, f"text-{size}")
-        os.makedirs(text)
-        for place in range(SHARDS):
-            with open(os.path.join(text, f"part-{place}.txt"), "wb") as file:
-                file.write(b"\n".join(messages[place::SHARDS]) + b"\n")
-
-        def ours(**options: str) -> Any:
-            reading = self.spark.read.format("tailrace").option("world", world).option("stream", stream)
-            return reading.options(**options).load()
-
-        parquet = os.path.join(self._folder, f"parquet-{size}")
-        ours().repartition(SHARDS).write.option("compression", "zstd").parquet(parquet)
-        scans: dict[tuple[str, str], Callable[[], Any]] = {
-            ("tailrace", "all columns"): lambda: ours(),
-            ("tailrace", "value only"): lambda: ours(columns="value"),
-            ("parquet", "all columns"): lambda: self.spark.read.parquet(parquet),
-            ("parquet", "value only"): lambda: self.spark.read.parquet(parquet).select("value"),
-            ("text", "value only"): lambda: self.spark.read.text(text),
+        acts: dict[str, Callable[[str], Mapping[str, Any]]] = {
+            "source": lambda place: _source(place, peers_folder, rounds, quick, progress),
+            "pipeline": lambda place: _figures(
+                pipelines.measure(
+                    place,
+                    rounds=rounds,
+                    lines=20_000 if quick else 2_000_000,
+                    live_s=1.0 if quick else 3.0,
+                    units=16 if quick else 64,
+                    progress=progress,
+                )
+            ),
+            "sites": lambda place: _figures(
+                sites.measure(
+                    place,
+                    rounds=rounds,
+                    lines=20_000 if quick else 2_000_000,
+                    kill_count=2 if quick else kill_count,
+                    progress=progress,
+                )
+            ),
+            "state": lambda place: _figures(
+                state_store.measure(place, units=20 if quick else 100, progress=progress),
+            ),
+            "kills": lambda place: _kills(place, 0 if quick else kill_count, progress),
         }
-        if broker is not None:
-            broker.fill(stream, messages, SHARDS)
-            reading = self.spark.read.format("kafka").option("kafka.bootstrap.servers", broker.servers)
-            reading = reading.option("subscribe", stream).option("minPartitions", str(SHARDS))
-            scans["kafka", "all columns"] = lambda: reading.load()
-            scans["kafka", "value only"] = lambda: reading.load().select("value")
-        for (who, what), frame in scans.items():
-            self.acts[Cell(who, what, size)] = lambda frame=frame: _drop(frame())  # type: ignore[misc]
-
-        def rows() -> Any:
-            return self.spark.read.text(text)
-
-        def write_ours() -> None:
-            name = self._new(f"written-{size}")
-            writing = rows().write.format("tailrace").option("world", world).option("stream", name)
-            writing.option("shards", str(SHARDS)).mode("append").save()
-            with open_world(world) as opened:
-                opened.delete_stream(name)
-
-        def write_parquet() -> None:
-            place = os.path.join(self._folder, self._new(f"written-{size}"))
-            rows().write.option("compression", "zstd").parquet(place)
-            shutil.rmtree(place)
-
-        self.acts[Cell("tailrace", "write", size)] = write_ours
-        self.acts[Cell("parquet", "write", size)] = write_parquet
-
-    def _new(self, name: str) -> str:
-        self._written += 1
-        return f"{name}-{self._written}"
+        found: dict[str, Mapping[str, Any]] = {}
+        for part in PARTS:
+            if part in parts:
+                place = os.path.join(folder, part)
+                os.makedirs(place)
+                found[part] = acts[part](place)
+                shutil.rmtree(place, ignore_errors=True)
+    return assembled(found, {"repeats": rounds, "quick": quick, "parts": [part for part in PARTS if part in parts]})
 
 
-def _drop(frame: Any) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+def assembled(found: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One result of what the parts came to."""
+    result: dict[str, Any] = {"summary": {}, "spread": {}, "goals": {}, "rows": [], "kills": None, "missing": []}
+    for part in found.values():
+        for name, value in part.items():
+            if isinstance(result.get(name), dict):
+                result[name] |= value
+            else:
+                result[name] = value
+    # Killed drivers of queries and killed sites of pipelines: none counts unless all came out exact.
+    survived = found.get("kills", {}).get("kills")
+    by_driver = survived["kills"] if survived and not survived["missing"] and not survived["surplus"] else 0
+    if "sites" in found or "kills" in found:
+        result["summary"]["exactly_once_kills"] = by_driver + int(result["summary"].get("pipeline_kills", 0))
+    return {**result, "settings": dict(settings), "machine": machine()}
 
 
-def _messages(size: int, count: int) -> list[bytes]:
-    """Lines as logs have them: words and numbers, which compress to about a third. What follows the number comes again
-    only after 20 MB, which is further than a compressor looks back."""
-    random, tails = Random(size), []
-    for _ in range(min(count, _DISTINCT_BYTES // size)):
-        line = b""
-        while len(line) < size:
-            line += b" %s=%d" % (random.choice(_WORDS), random.randrange(100_000))
-        tails.append(line[: size - 12])
-    return [b"%012d" % number + tails[number % len(tails)] for number in range(count)]
+def _source(folder: str, peers_folder: str, rounds: int, quick: bool, progress: Progress) -> Mapping[str, Any]:
+    with ExitStack() as stack:
+        installer = Installer(peers_folder, fetch=not quick, progress=progress)
+        contest = Contest(folder, installer, stack, progress, _QUICK_BYTES if quick else _FULL_BYTES)
+        stack.callback(contest.spark.stop)
+        for number in range(1 if quick else _WARM_UPS):
+            progress(f"warm-up {number + 1}, not counted")
+            contest.round(slow=number == 0)
+        taken = []
+        for number in range(rounds):
+            progress(f"round {number + 1} of {rounds}")
+            taken.append(contest.round())
+        return compared(taken, contest.counts) | {"missing": contest.missing}
 
 
-def _result(
-    contest: _Contest,
-    rounds: Sequence[dict[Cell, float]],
-    survived: "kills.Survived | None",
-    processed: Mapping[str, float],
-    quick: bool,
-) -> dict[str, Any]:
-    seconds = {cell: statistics.median(one[cell] for one in rounds) for cell in rounds[0]}
-    rows_per_s = {cell: contest.counts[cell.message_bytes] / taken for cell, taken in seconds.items()}
-    summary: dict[str, Any] = {}
-    for peer in ("kafka", "parquet", "text"):
-        if ratios := _ratios(rounds, peer, writes=False):
-            summary[f"source_vs_{peer}"] = round(min(ratios.values()), 3)
-    if ratios := _ratios(rounds, "parquet", writes=True):
-        summary["sink_vs_parquet"] = round(min(ratios.values()), 3)
-    summary |= {figure.name: round(processed[figure.name], 3) for figure in pipeline.FIGURES}
-    by_driver = survived.kills if survived is not None and survived.exact else 0
-    summary["exactly_once_kills"] = by_driver + int(processed["pipeline_kills"])
-    return {
-        "summary": summary,
-        "rows": [
+def compared(taken: Sequence[dict[Cell, float]], counts: Mapping[int, int]) -> dict[str, Any]:
+    """What rounds in seconds say. `counts`: rows by the size of a message. The summary has the least of the ratios over
+    all sizes and kinds."""
+    summary: dict[str, float] = {}
+    spread: dict[str, list[float]] = {}
+    for name, peer, writes in (
+        ("source_vs_kafka", "kafka", False),
+        ("source_vs_parquet", "parquet", False),
+        ("source_vs_text", "text", False),
+        ("source_vs_ceiling", "ceiling", False),
+        ("sink_vs_parquet", "parquet", True),
+    ):
+        if found := ratios(taken, peer, writes=writes):
+            least = min(found.values(), key=statistics.median)
+            summary[name] = _rounded(statistics.median(least))
+            spread[name] = [_rounded(min(least)), _rounded(max(least))]
+    rows = []
+    for cell in taken[0]:
+        rates = [counts[cell.message_bytes] / one[cell] for one in taken]
+        rows.append(
             {
                 "who": cell.who,
                 "what": cell.what,
                 "message_bytes": cell.message_bytes,
-                "rows_per_s": round(rate),
-                "mb_per_s": round(rate * cell.message_bytes / 1e6, 1),
-                "spread": [
-                    round(contest.counts[cell.message_bytes] / pick(one[cell] for one in rounds)) for pick in (max, min)
-                ],
+                "rows_per_s": round(statistics.median(rates)),
+                "mb_per_s": round(statistics.median(rates) * cell.message_bytes / 1e6, 1),
+                "spread": [round(min(rates)), round(max(rates))],
             }
-            for cell, rate in rows_per_s.items()
-        ],
-        "kills": None
-        if survived is None
-        else {
-            "kills": survived.kills,
-            "mid_batch": survived.mid_batch,
-            "starts": survived.starts,
-            "missing": survived.missing,
-            "surplus": survived.surplus,
-        },
-        "goals": {
-            "source_vs_kafka": 2.0,
-            "source_vs_parquet": 0.8,
-            "source_vs_text": 0.45,
-            **{figure.name: figure.goal for figure in pipeline.FIGURES if figure.goal is not None},
-        },
-        "missing": contest.missing,
-        "settings": {"shards": SHARDS, "messages": contest.counts, "repeats": len(rounds), "quick": quick},
-        "machine": machine(),
+        )
+    return {
+        "summary": summary,
+        "spread": spread,
+        "goals": {name: goal for name, goal in SOURCE_GOALS.items() if name in summary},
+        "rows": rows,
+        "sizes": {"shards": SHARDS, "messages": dict(counts)},
     }
 
 
-def _ratios(rounds: Sequence[dict[Cell, float]], peer: str, *, writes: bool) -> dict[Cell, float]:
-    """Our rows/s over the peer's, for each size and kind of scan: medians of the ratios within a repeat. What the
-    summary shows is the least of them."""
-    found = {}
-    for cell in rounds[0]:
-        theirs = Cell(peer, cell.what, cell.message_bytes)
-        if cell.who == "tailrace" and (cell.what == "write") == writes and theirs in rounds[0]:
-            found[cell] = statistics.median(one[theirs] / one[cell] for one in rounds)
-    return found
+def _figures(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {
+        "summary": {name: _rounded(statistics.median(some)) for name, some in values.items()},
+        "spread": {name: [_rounded(min(some)), _rounded(max(some))] for name, some in values.items()},
+        "goals": {figure.name: figure.goal for figure in FIGURES if figure.goal is not None and figure.name in values},
+    }
+
+
+def _kills(folder: str, count: int, progress: Progress) -> dict[str, Any]:
+    if not count:
+        return {}
+    progress(f"killing a query's driver {count} times")
+    survived = kills.run(folder, kills=count, messages=60_000, bytes_per_batch=200_000)
+    progress(f"{survived.kills} kills, {survived.missing} messages missing, {survived.surplus} too many")
+    return {"kills": asdict(survived)}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

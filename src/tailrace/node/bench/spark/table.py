@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-AT_MOST = {"overhead_p90_s"}  # figures whose goal is an upper bound
+AT_MOST = {"overhead_p90_s", "state_calls_growth", "state_bytes_growth"}  # figures whose goal is an upper bound
 
 
 def tables(result: Mapping[str, Any]) -> "list[Table]":
@@ -22,12 +22,13 @@ def tables(result: Mapping[str, Any]) -> "list[Table]":
         rates.add_row(
             row["who"], row["what"], size, f"{row['rows_per_s']:,}", f"{row['mb_per_s']:,}", f"{low:,}", f"{high:,}"
         )
-    summary = Table(title="Least ratio over all sizes and kinds", title_justify="left")
-    for heading in ("figure", "value", "goal"):
+    summary = Table(title="Medians; of ratios the least over all sizes and kinds", title_justify="left")
+    for heading in ("figure", "value", "lowest", "highest", "goal"):
         summary.add_column(heading, justify="left" if heading == "figure" else "right")
     for name, value in result["summary"].items():
         goal = result["goals"].get(name)
         met = goal is None or (value <= goal if name in AT_MOST else value >= goal)
         verdict = "" if goal is None else f"{goal:g} {'met' if met else 'missed'}"
-        summary.add_row(name, f"{value:g}", verdict)
-    return [rates, summary]
+        low, high = result["spread"].get(name, (value, value))
+        summary.add_row(name, f"{value:,g}", f"{low:,g}", f"{high:,g}", verdict)
+    return [rates, summary] if result["rows"] else [summary]
