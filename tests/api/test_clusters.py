@@ -199,6 +199,36 @@ def test_a_cluster_outside_the_tree_takes_no_copy(clusters: Clusters) -> None:
             next(writer.copy(Opening(operation=operation, source="a", origin="a", settings=b"{}"), iter(()), print))
 
 
+def test_a_parent_of_an_older_tree_does_not_bring_an_old_stream_back(clusters: Clusters) -> None:
+    """It has not heard yet that the stream was made anew, and that another sends it now."""
+    from tailrace.copytree import Reader
+    from tailrace.env import SystemClock
+    from tailrace.node.cluster_place import ClusterPlace
+    from tailrace.wire import Operation, Order
+
+    with producing(clusters, "old", shards=1) as producer:
+        send(producer)
+    clusters.chain("a", "c")
+    before = load(clusters.store).epochs[STREAM]
+    clusters.chain("a", "b", "c")
+    clusters.chain("a", "c")
+    clusters.start("c", 0, ["writer"])
+    clusters.start("a", 0, ["reader", "scheduler"])
+    with producing(clusters, "a", shards=1) as producer, tailrace.open(clusters.folder / "old") as world:
+        send(producer, 200)
+        wait_until(lambda: clusters.is_copied("a", "c"), "the new one to be copied")
+        late = Reader("late", "old", ClusterPlace(world), SystemClock())
+        try:
+            address = clusters.nodes["c-0"].addresses["writer"]
+            operation = Operation(STREAM, 0, "durable", "c")
+            late.order([Order(operation=operation, writers=(address,), origin="a", epoch=before)])
+            wait_until(lambda: late.running[0].state == "superseded", "the late one to be refused")
+            send(producer)
+            wait_until(lambda: clusters.is_copied("a", "c"), "the new one to go on")
+        finally:
+            late.close()
+
+
 def test_consumers_of_a_copy_read_from_its_own_cache(clusters: Clusters) -> None:
     clusters.chain("a", "b", "c")
     for name in "abc":

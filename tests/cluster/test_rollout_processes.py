@@ -4,13 +4,16 @@ nothing."""
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from test_layers_kills import STREAM, Following
 from up_world import Trickle, Up
 
 from conftest import wait_until
+from etcd_cluster import EtcdCluster, require_etcd
 
 WORLD = """
 [tariffs.world]
@@ -76,6 +79,54 @@ def test_every_process_is_restarted_and_consumers_notice_nothing(tmp_path: Path)
                 wait_until(lambda one=one: one.problem or one.count >= end, "the last messages")  # type: ignore[misc]
                 one.close()
         assert [one.count for one in following] == [end, end]
+
+
+SMALL = """
+[clusters.a]
+sizes = { cache = 0, reader = 1, writer = 0, scheduler = 1 }
+[clusters.b]
+sizes = { cache = 0, reader = 0, writer = 1, scheduler = 0 }
+
+[streams.s]
+source = "a"
+
+[tariffs.world]
+price_per_gb = 0.01
+
+[coordination]
+"""
+
+
+@pytest.fixture
+def etcd() -> Iterator[EtcdCluster]:
+    require_etcd()
+    made = EtcdCluster(members=1, secure=False)
+    yield made
+    made.stop()
+
+
+def test_a_world_that_is_coordinated_by_etcd_is_rolled_too(tmp_path: Path, etcd: EtcdCluster) -> None:
+    """All that a rollout knows comes from the store: who is there, what to end, who is whole again."""
+    with Up(tmp_path, f"{SMALL}etcd = {list(etcd.endpoints)}\n") as up:
+        wait_until(lambda: len(up.processes) == 3, "the processes")
+        producing = Trickle(tmp_path / "a")
+        try:
+            wait_until((tmp_path / "b" / "streams" / STREAM / "00000").exists, "the stream in b")
+            following = Following(tmp_path / "b")
+            before = {name: one["pid"] for name, one in up.processes.items()}
+            code, told, said = rollout(tmp_path, "--deadline", "60s")
+            assert code == 0, (told, said)
+            assert (told[-1]["done"], told[-1]["restarted"]) == (True, 3)
+            waves = [[f"{one['cluster']}/{one['process']}" for one in step["restarting"]] for step in told]
+            assert [wave for wave in waves if wave] == [["a/reader-0"], ["a/scheduler-0"], ["b/writer-0"]]
+            wait_until(lambda: all(one["state"] == "running" for one in up.processes.values()), "all to run")
+            assert all(up.processes[name]["pid"] != pid for name, pid in before.items())
+            goal = producing.durable + 100
+            wait_until(lambda: following.problem or following.count >= goal, "the consumer to go on")
+            following.close()
+        finally:
+            producing.close()
+    assert not (tmp_path / "coordination.db").exists()
 
 
 def test_a_rollout_of_a_world_that_does_not_run_is_refused(tmp_path: Path) -> None:

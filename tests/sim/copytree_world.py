@@ -322,7 +322,8 @@ class Writing:
         end.on_message, end.on_closed = self._receive, self._close
         try:
             before = read_settings(process.files, STREAM)
-            settings = adopt(process.files, STREAM, opening.origin, StreamSettings.parse(opening.settings, STREAM))
+            settings = StreamSettings.parse(opening.settings, STREAM)
+            settings = adopt(process.files, STREAM, opening.origin, settings, lambda: self._admit_anew(opening))
             if before is not None and before.incarnation != settings.incarnation:
                 world, newer = self._world, generation_of(settings.incarnation) > generation_of(before.incarnation)
                 world.effective["re-creation"] += 1
@@ -340,6 +341,10 @@ class Writing:
                 self._lock()
         except TailraceError as problem:
             self._refuse(problem)
+
+    def _admit_anew(self, opening: Opening) -> None:
+        if self._world.epoch > opening.epoch:
+            raise Superseded("an older tree brings another stream")
 
     def _cannot_wait(self, pause_s: float) -> None:
         raise _Later

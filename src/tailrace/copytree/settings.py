@@ -6,6 +6,7 @@ two places could never be told apart again.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,8 +46,16 @@ def read_settings(files: Files, stream: str) -> StreamSettings | None:
         return None
 
 
-def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> StreamSettings:
-    """Make the stream a copy with these settings, if it is not one yet; the settings that hold here."""
+def adopt(
+    files: Files,
+    stream: str,
+    origin: str,
+    settings: StreamSettings,
+    replacing: Callable[[], None] = lambda: None,
+) -> StreamSettings:
+    """Make the stream a copy with these settings, if it is not one yet; the settings that hold here. `replacing` is
+    asked before a copy of another incarnation is deleted, and raises if it is to stay: nothing in the two says which
+    is the newer one."""
     here = read_settings(files, stream)
     if here is not None and read_origin(files, stream) is None:
         raise WireRefused(
@@ -56,6 +65,7 @@ def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> S
     if here is not None and here.incarnation == settings.incarnation:
         return here
     if here is not None:  # the origin has deleted it and made it anew: what lies here is of the old one
+        replacing()
         files.delete_folder(f"streams/{stream}")
     files.make_folder(f"streams/{stream}")
     write_origin(files, stream, origin)

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from ..env import Clock, SystemClock
@@ -104,7 +105,8 @@ class Arrival:
 
 
 class Writer:
-    """Implements CopyService. `admit` raises for what this cluster does not take."""
+    """Implements CopyService. `admit` raises for what this cluster does not take, `admit_anew` for what may not replace
+    the copy of another incarnation that is here."""
 
     def __init__(
         self,
@@ -112,11 +114,12 @@ class Writer:
         place: Place,
         *,
         admit: Callable[[Opening], None] = lambda opening: None,
+        admit_anew: Callable[[Opening], None] = lambda opening: None,
         window_bytes: int = WINDOW_BYTES,
         operations_max: int = 256,
         clock: Clock | None = None,
     ) -> None:
-        self.cluster, self._place, self._admit = cluster, place, admit
+        self.cluster, self._place, self._admit, self._admit_anew = cluster, place, admit, admit_anew
         self._window_bytes, self._operations_max = window_bytes, operations_max
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -152,7 +155,8 @@ class Writer:
             raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
         arrival = self._enter(opening, stop)
         try:
-            here = adopt(self._place.files, operation.stream, opening.origin, settings)
+            replacing = partial(self._admit_anew, opening)
+            here = adopt(self._place.files, operation.stream, opening.origin, settings, replacing)
             yield from self._run(self._target(opening, here), batches, arrival)
         finally:
             self._leave(opening)
