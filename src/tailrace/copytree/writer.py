@@ -1,7 +1,8 @@
 """A writer: takes what readers upstream send, and puts it into this cluster's storage.
 
-Each operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as have
-come meanwhile. What waits in between is bounded by the window that the reader was told.
+A durable operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as
+have come meanwhile. What waits in between is bounded by the window that the reader was told. A cache operation has one:
+nothing in it waits, and each hand-over between threads would cost as much as the chunks of a small batch.
 """
 
 import threading
@@ -19,10 +20,19 @@ from .durable_target import WINDOW_BYTES, DurableTarget
 from .settings import StreamSettings, adopt
 
 _BATCHES_MAX = 4096  # that may wait, however small they are
+_MEMORY_BYTES = 256 << 20  # for what is on its way: a window is a share of it, as many operations as there are then
+_WINDOW_BYTES_MIN, _CACHE_WINDOW_BYTES = 1 << 20, 8 << 20  # what waits for a cache is late, so that less is enough
+_GROUP_S = 0.01  # how long to wait at most for more to make durable at once
+_UNSAID_MAX = 2  # batches, before the reader hears of them: each word wakes half a dozen threads, and it has room for 4
 
 
 class Target(Protocol):
     """The writing half of an operation."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a disk: then it is given together what has come meanwhile."""
+        ...
 
     def begin(self) -> Standing: ...
 
@@ -51,10 +61,13 @@ class Place(Protocol):
 
 
 class _Waiting:
-    """Batches between the two threads."""
+    """Batches between the two threads. What a sync costs hardly depends on how much it covers: so while the source is
+    far behind, a quarter of the window is worth waiting for."""
 
     def __init__(self, window_bytes: int) -> None:
         self._limit_bytes = window_bytes + (16 << 20)  # the last batch may go over the window
+        self._group_bytes = window_bytes // 4
+        self._wanted_bytes = 0  # by who waits
         self._batches: deque[Batch] = deque()
         self._bytes = 0
         self._changing = threading.Condition()
@@ -67,7 +80,8 @@ class _Waiting:
                 raise WireRefused(f"{self._bytes + batch.size} bytes on their way, more than the window that was given")
             self._batches.append(batch)
             self._bytes += batch.size
-            self._changing.notify()
+            if self._bytes >= self._wanted_bytes:
+                self._changing.notify()
 
     def end(self, problem: Exception | None) -> None:
         with self._changing:
@@ -79,6 +93,10 @@ class _Waiting:
         with self._changing:
             while not self._batches and not self._over:
                 self._changing.wait()
+            if self._batches and self._batches[-1].behind_bytes >= self._group_bytes:
+                self._wanted_bytes = self._group_bytes
+                self._changing.wait_for(lambda: self._over or self._bytes >= self._group_bytes, _GROUP_S)
+                self._wanted_bytes = 0
             taken, self._batches, self._bytes = list(self._batches), deque(), 0
             if not taken and self._problem is not None:
                 raise self._problem
@@ -145,32 +163,40 @@ class Writer:
         arrival = self._enter(opening, stop)
         try:
             here = adopt(self._place.files, operation.stream, opening.origin, settings)
-            yield from self._run(self._target(opening, here), batches, arrival)
+            window_bytes = self._window(operation)
+            yield from self._run(self._target(opening, here, window_bytes), batches, arrival, window_bytes)
         finally:
             self._leave(opening)
 
-    def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival) -> Iterator[Standing]:
-        waiting = _Waiting(self._window_bytes)
-        receiver = threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True)
+    def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival, window_bytes: int) -> Iterator[Standing]:
         try:
-            yield replace(target.begin(), window_bytes=self._window_bytes)
-            receiver.start()
-            while (taken := waiting.take()) is not None:
+            yield replace(target.begin(), window_bytes=window_bytes)
+            said_bytes = unsaid = 0
+            for taken in _gathered(batches, window_bytes) if target.waits else _one_by_one(batches):
                 standing = target.take(taken)
                 arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), taken[-1].behind_bytes
                 self.taken_bytes += sum(batch.size for batch in taken)
-                yield replace(standing, window_bytes=self._window_bytes)
+                unsaid += len(taken)
+                unsaid_bytes = standing.taken_bytes - said_bytes
+                if unsaid >= _UNSAID_MAX or unsaid_bytes * 4 >= window_bytes or not taken[-1].pieces:
+                    said_bytes, unsaid = standing.taken_bytes, 0
+                    yield replace(standing, window_bytes=window_bytes)
         finally:
             target.close()
 
-    def _target(self, opening: Opening, settings: StreamSettings) -> Target:
+    def _window(self, operation: Operation) -> int:
+        with self._lock:
+            share = max(_WINDOW_BYTES_MIN, _MEMORY_BYTES // len(self._running))
+        return min(self._window_bytes, share, _CACHE_WINDOW_BYTES if operation.storage == "cache" else share)
+
+    def _target(self, opening: Opening, settings: StreamSettings, window_bytes: int) -> Target:
         operation = opening.operation
         if operation.storage == "cache":
             return self._place.cache_target(opening, settings)
         return DurableTarget(
             self._place.files,
             opening,
-            window_bytes=self._window_bytes,
+            window_bytes=window_bytes,
             cached=settings.config.cached,
             on_flushed=lambda: self._place.flushed(settings),
             on_roll=lambda: self._place.rolled(operation.stream, operation.shard),
@@ -199,11 +225,22 @@ class Writer:
                 del self._running[opening.operation]
 
 
+def _one_by_one(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    return ([replace(batch, pieces=tuple(map(expand, batch.pieces)))] for batch in batches)
+
+
+def _gathered(batches: Iterator[Batch], window_bytes: int) -> Iterator[list[Batch]]:
+    waiting = _Waiting(window_bytes)
+    threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True).start()
+    while (taken := waiting.take()) is not None:
+        yield taken
+
+
 def _receive(batches: Iterator[Batch], waiting: _Waiting) -> None:
     problem: Exception | None = None
     try:
-        for batch in batches:
-            waiting.put(replace(batch, pieces=tuple(map(expand, batch.pieces))))
+        for (batch,) in _one_by_one(batches):
+            waiting.put(batch)
     except TailraceError as refused:
         problem = refused
     finally:
