@@ -19,7 +19,7 @@ from ..model.segment import Segment
 from ..wire import Batch, Operation, Piece, Standing
 from .hot_bytes import Layers, cached_bytes, told_lengths
 
-PIECE_BYTES = 256 << 10
+PIECE_BYTES = 512 << 10  # what a producer flushes at a time fits, so that its index comes along
 BEHIND_BYTES_MAX = 64 << 20  # who is further behind goes on near the head, …
 LATE_BYTES, LATE_S = 1 << 20, 0.2  # … and so does who has been so far behind for so long: the file is ahead by then
 _READING_MAX = 8  # slow reads at a time
@@ -61,6 +61,10 @@ class CacheSource:
         self._look: SegmentLengths | None = None
         self._told: ShardLengths | None = None
         self._reading: deque[Future[Batch | _Gap]] = deque()
+
+    @property
+    def gather_s(self) -> float:
+        return 0.0  # consumers wait for it
 
     def begin(self, standing: Standing) -> None:
         """Where the target's own file stands: the copy begins at that chunk (A42)."""

@@ -17,14 +17,15 @@ from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Standing
 from .cache_lock import Act, CacheLock, Go, Stop, Wait, Write, lock_key
-from .chunk_writes import ChunkWrites, IndexNeeds, WriteChunk
+from .chunk_writes import ChunkWrites, IndexNeeds, WriteChunks
 from .hot_bytes import Layers
 from .settings import StreamSettings
 
 TELL_S = 0.9  # how often lengths are told at least
 CHECK_S = 0.25  # how often the lock is looked at
 _LOOK_S = 0.001
-_LIST_S = 0.5  # how often the folder is looked at for new files
+_LIST_S = 0.5  # how often the folder is looked at for new files, …
+_DURABLE_S = 0.02  # … and at most how often the files for their lengths: they grow more rarely than chunks come
 _LOCK_S_MAX = 3.0
 
 
@@ -57,8 +58,12 @@ class CacheTarget:
         self._told_s = self._checked_s = float("-inf")
         self._views: dict[tuple[Segment, Track], View] = {}
         self._local: list[Segment] = []
-        self._looked_s = float("-inf")
+        self._looked_s = self._durable_s = float("-inf")
         self._taken_bytes = 0
+
+    @property
+    def waits(self) -> bool:
+        return False
 
     def begin(self) -> Standing:
         end_s = self._clock.monotonic_s() + _LOCK_S_MAX
@@ -148,16 +153,20 @@ class CacheTarget:
     def _write(self) -> bool:
         """Write what may be written; whether a length has grown."""
         before = {(segment, track): writes.length for segment, track, writes in self._all()}
-        orders: dict[bytes, tuple[ChunkWrites, WriteChunk]] = {}
+        orders: list[tuple[ChunkWrites, WriteChunks]] = []
+        chunks: list[tuple[bytes, bytes | memoryview]] = []
         for segment, track, writes in self._all():
             if due := writes.due():
-                file = file_key(self._incarnation, self._shard, segment.name(track), writes.chunk_bytes)
-                orders.update((chunk_key(file, order.number), (writes, order)) for order in due)
+                size = writes.chunk_bytes
+                file = file_key(self._incarnation, self._shard, segment.name(track), size)
+                for order in due:
+                    orders.append((writes, order))
+                    chunks += [(chunk_key(file, number), content) for number, content in order.chunks(size)]
         if orders:
             # A failure ends the operation: the next one begins where the file stands then (A42).
-            self._layers.data.set_many({key: order.content for key, (_, order) in orders.items()})
-            for writes, order in orders.values():
-                writes.written(order.number)
+            self._layers.data.set_many(chunks)
+            for writes, order in orders:
+                writes.written(order)
         return any(before[segment, track] != writes.length for segment, track, writes in self._all())
 
     def _all(self) -> list[tuple[Segment, Track, ChunkWrites]]:
@@ -182,18 +191,21 @@ class CacheTarget:
                 index_cached=max(found.index_cached, index),
             )
             self._told = _with_segment(self._told, fresh)
-        told = tuple(
-            replace(
-                one,
-                data_durable=max(one.data_durable, self._durable(one.segment, "data")),
-                index_durable=max(one.index_durable, self._durable(one.segment, "index")),
-            )
-            for one in self._told.segments
-        )
+        told = self._told.segments
+        if now_s >= self._durable_s + _DURABLE_S:
+            self._durable_s = now_s
+            told = tuple(map(self._with_durable, told))
         self._told = ShardLengths(told, beat_us, self._host)
         if told:
             self._layers.lengths.set_many({self._lengths_key: self._told.encode()})
             self._on_written()
+
+    def _with_durable(self, one: SegmentLengths) -> SegmentLengths:
+        return replace(
+            one,
+            data_durable=max(one.data_durable, self._durable(one.segment, "data")),
+            index_durable=max(one.index_durable, self._durable(one.segment, "index")),
+        )
 
     def _look(self) -> None:
         self._local = segments_of(self._files.list(self._folder))[-FILES_MAX:]

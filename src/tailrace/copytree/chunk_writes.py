@@ -6,8 +6,12 @@ Bytes come in any order. Invariants:
 - The length covers a byte only when all bytes from the start on up to it were written.
 
 The start lies on a chunk's border: below it the cache has nothing of ours, and consumers read the file (A42).
+
+Nearly always whole chunks come one behind the other, and for the first time: such a run is kept as one thing, since
+what is done for each chunk here is done five thousand times a second for 20 MB/s.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..errors import WireRefused
@@ -34,12 +38,29 @@ class _Chunk:
                 self.content += self.later.pop(start)[len(self.content) - start :]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteChunk:
-    """Please write this."""
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteChunks:
+    """Please write these, one behind the other: all of them are whole, or it is but one."""
 
-    number: int
+    first: int
     content: bytes | memoryview
+
+    def chunks(self, size: int) -> Iterator[tuple[int, bytes | memoryview]]:
+        """(number, content) of each."""
+        if len(self.content) <= size:
+            yield self.first, self.content
+            return
+        for number, at in enumerate(range(0, len(self.content), size), start=self.first):
+            yield number, self.content[at : at + size]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Whole chunks that are not written yet, of which nothing was known before."""
+
+    end: int
+    order: WriteChunks
+    under_way: bool = False
 
 
 class ChunkWrites:
@@ -49,6 +70,7 @@ class ChunkWrites:
         self.start = start
         self._first = start // chunk_bytes  # all chunks below it are written
         self._chunks: dict[int, _Chunk] = {}
+        self._runs: dict[int, _Run] = {}  # by their first chunk; never one that is among the chunks, too
         self._whole: set[int] = set()  # written to their end, above the first
 
     @property
@@ -65,6 +87,7 @@ class ChunkWrites:
         self.start = start
         self._first = start // self.chunk_bytes
         self._chunks = {number: chunk for number, chunk in self._chunks.items() if number >= self._first}
+        self._runs = {number: run for number, run in self._runs.items() if run.end > self._first}
         self._whole = {number for number in self._whole if number >= self._first}
         self._advance()
 
@@ -72,24 +95,43 @@ class ChunkWrites:
         view = memoryview(content)
         while view:
             number, inside = divmod(offset, self.chunk_bytes)
-            size = min(len(view), self.chunk_bytes - inside)
-            if number >= self._first and number not in self._whole:
-                self._chunks.setdefault(number, _Chunk()).add(inside, view[:size])
+            count = 0 if inside else len(view) // self.chunk_bytes
+            if count and self._is_new(number, number + count):
+                size = count * self.chunk_bytes
+                self._runs[number] = _Run(number + count, WriteChunks(number, view[:size]))
+            else:
+                size = min(len(view), self.chunk_bytes - inside)
+                if number >= self._first and number not in self._whole and not self._in_run(number, number + 1):
+                    self._chunks.setdefault(number, _Chunk()).add(inside, view[:size])
             offset, view = offset + size, view[size:]
-        if len(self._chunks) * self.chunk_bytes > HELD_BYTES_MAX:
+        held = len(self._chunks) + sum(run.end - number for number, run in self._runs.items())
+        if held * self.chunk_bytes > HELD_BYTES_MAX:
             raise WireRefused(f"bytes behind a gap, more than {HELD_BYTES_MAX} of them")
 
-    def due(self) -> list[WriteChunk]:
+    def due(self) -> list[WriteChunks]:
         """What is to be written now. Say `written` or `failed` of each, in any order."""
         orders = []
+        for run in self._runs.values():
+            if not run.under_way:
+                run.under_way = True
+                orders.append(run.order)
         for number, chunk in self._chunks.items():
             if not chunk.under_way and len(chunk.content) > chunk.written:
                 chunk.under_way = len(chunk.content)
                 content = chunk.content if isinstance(chunk.content, memoryview) else bytes(chunk.content)
-                orders.append(WriteChunk(number, content))
+                orders.append(WriteChunks(number, content))
         return orders
 
-    def written(self, number: int) -> None:
+    def written(self, order: WriteChunks) -> None:
+        number = order.first
+        if (run := self._runs.get(number)) is not None and run.order is order:
+            del self._runs[number]
+            if number <= self._first:
+                self._first = run.end
+            else:
+                self._whole.update(range(number, run.end))
+            self._advance()
+            return
         chunk = self._chunks.get(number)
         if chunk is None:  # the copy has jumped over it meanwhile
             return
@@ -100,9 +142,24 @@ class ChunkWrites:
             self._whole.add(number)
         self._advance()
 
-    def failed(self, number: int) -> None:
-        if (chunk := self._chunks.get(number)) is not None:
+    def failed(self, order: WriteChunks) -> None:
+        if (run := self._runs.get(order.first)) is not None and run.order is order:
+            run.under_way = False
+        elif (chunk := self._chunks.get(order.first)) is not None:
             chunk.under_way = 0
+
+    def _is_new(self, first: int, end: int) -> bool:
+        """Whether nothing of these chunks has come yet."""
+        numbers = range(first, end)
+        return (
+            first >= self._first
+            and self._whole.isdisjoint(numbers)
+            and self._chunks.keys().isdisjoint(numbers)
+            and not self._in_run(first, end)
+        )
+
+    def _in_run(self, first: int, end: int) -> bool:
+        return any(number < end and first < run.end for number, run in self._runs.items())
 
     def _advance(self) -> None:
         while self._first in self._whole:

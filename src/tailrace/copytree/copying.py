@@ -8,7 +8,7 @@ An operation that a newer one has displaced ends: whoever ordered it says whethe
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..env import Clock
 from ..errors import DeadlineExceeded, PeerFailed, Superseded, TailraceError
@@ -29,6 +29,11 @@ class Source(Protocol):
 
     @property
     def behind_bytes(self) -> int: ...
+
+    @property
+    def gather_s(self) -> float:
+        """How long to let news gather once all is sent."""
+        ...
 
     def begin(self, standing: Standing) -> None: ...
 
@@ -60,6 +65,7 @@ class Copying:
         self._changing = threading.Condition()
         self._stopped = False
         self._news = 0  # how often somebody said that there may be more
+        self._waits_for: Literal["news", "room"] | None = None  # the thread that sends: others need not wake it
         self._call: CopyCall | None = None
         self._heard_s = clock.monotonic_s()
         self._running = Running(operation=order.operation)
@@ -80,7 +86,8 @@ class Copying:
         """There may be more to send."""
         with self._changing:
             self._news += 1
-            self._changing.notify_all()
+            if self._waits_for == "news":
+                self._changing.notify_all()
 
     def watch(self, now_s: float) -> None:
         """Give up a writer that has fallen silent."""
@@ -157,7 +164,7 @@ class _Sending:
         self._window = Window()
         self._begun = self._over = False
         self._reading = threading.Lock()
-        self._not_before_s = 0.0  # by the rate limit
+        self._not_before_s = 0.0  # by the rate limit, or while news gather
         self.problem: TailraceError | None = None
 
     def heard(self, standing: Standing) -> bool:
@@ -166,7 +173,8 @@ class _Sending:
                 self._source.begin(standing)
                 self._begun = True
             fits = self._window.taken(standing.taken_bytes, standing.window_bytes, self._copying._clock.monotonic_s())
-            self._changing.notify_all()
+            if self._copying._waits_for == "room":
+                self._changing.notify_all()
             return fits
 
     def end(self) -> None:
@@ -185,8 +193,12 @@ class _Sending:
     def _batches(self) -> Iterator[Batch]:
         copying, clock = self._copying, self._copying._clock
         beat_s = clock.monotonic_s() + copying._beat_s
+        told = -1  # the news of which all was sent: until there are others, a look would show nothing
         while (room_bytes := self._wait_for_room()) is not None:
-            news = copying._news
+            if (news := copying._news) == told:
+                self._wait_for_news(news, beat_s - clock.monotonic_s())
+                told = -1
+                continue
             with self._reading:
                 if self._is_over():
                     return
@@ -195,11 +207,7 @@ class _Sending:
             now_s = clock.monotonic_s()
             if batch is None:
                 if now_s < beat_s:
-                    with self._changing:
-                        self._changing.wait_for(
-                            lambda news=news: self._is_over() or copying._news != news,  # type: ignore[misc]
-                            beat_s - now_s,
-                        )
+                    self._wait_for_news(news, beat_s - now_s)
                     continue
                 batch = self._source.beat()
             batch = replace(batch, behind_bytes=behind_bytes)
@@ -208,12 +216,22 @@ class _Sending:
             copying._note(copied_bytes=copying._running.copied_bytes + batch.size, behind_bytes=behind_bytes)
             if rate := copying.order.bytes_per_s:
                 self._not_before_s = max(self._not_before_s, now_s) + batch.size / rate
+            if not behind_bytes:
+                self._not_before_s = max(self._not_before_s, now_s + self._source.gather_s)
+            told = news if not behind_bytes else -1
             if self._squeeze is not None:
                 batch = replace(batch, pieces=tuple(map(self._squeeze.compress, batch.pieces)))
             yield batch
 
     def _is_over(self) -> bool:
         return self._over or self._copying._stopped
+
+    def _wait_for_news(self, known: int, timeout_s: float) -> None:
+        copying = self._copying
+        with self._changing:
+            copying._waits_for = "news"
+            self._changing.wait_for(lambda: self._is_over() or copying._news != known, timeout_s)
+            copying._waits_for = None
 
     def _wait_for_room(self) -> int | None:
         """How much may be sent now; None: nothing any more."""
@@ -223,5 +241,7 @@ class _Sending:
                 room_bytes = self._window.room_bytes if self._begun else 0
                 if wait_s <= 0 and room_bytes and room_bytes * 4 >= self._window.granted_bytes:
                     return room_bytes
+                self._copying._waits_for = "room" if wait_s <= 0 else None
                 self._changing.wait(wait_s if wait_s > 0 else None)
+                self._copying._waits_for = None
         return None

@@ -19,6 +19,7 @@ from .extents import Cursor, Extent, Run, after, extents_of, missing_bytes, next
 from .settings import read_settings
 
 PIECE_BYTES = 1 << 20
+GATHER_S = 0.05  # where consumers have a cache, its copy is quick; the files' is thrifty: fewer batches, fewer syncs
 _RELIST_S = 1.0  # a safety net: look for a new segment even though the old one seems to be alive
 
 #: Bytes of a file from the cache, all of them or None.
@@ -35,9 +36,10 @@ class DurableSource:
         *,
         from_cache: FromCache = lambda segment, track, offset, size: None,
         piece_bytes: int = PIECE_BYTES,
+        gather_s: float = 0.0,
     ) -> None:
         self._files, self._clock, self._from_cache = files, clock, from_cache
-        self._piece_bytes = piece_bytes
+        self._piece_bytes, self.gather_s = piece_bytes, gather_s
         self._stream, self._incarnation = operation.stream, incarnation
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
         self._at = Cursor()

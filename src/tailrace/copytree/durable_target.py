@@ -18,7 +18,7 @@ from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Piece, Standing
 
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 32 << 20
 
 
 class DurableTarget:
@@ -43,6 +43,10 @@ class DurableTarget:
         self._segment: Segment | None = None
         self._open: dict[Track, Appender] = {}
         self._taken_bytes = 0
+
+    @property
+    def waits(self) -> bool:
+        return True
 
     def begin(self) -> Standing:
         """Shut out whoever copied to this shard before; where the copy stands."""

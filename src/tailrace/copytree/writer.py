@@ -1,7 +1,8 @@
 """A writer: takes what readers upstream send, and puts it into this cluster's storage.
 
-Each operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as have
-come meanwhile. What waits in between is bounded by the window that the reader was told.
+A durable operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as
+have come meanwhile. What waits in between is bounded by the window that the reader was told. A cache operation has one:
+nothing in it waits, and each hand-over between threads would cost as much as the chunks of a small batch.
 """
 
 import threading
@@ -20,10 +21,19 @@ from .durable_target import WINDOW_BYTES, DurableTarget
 from .settings import StreamSettings, adopt
 
 _BATCHES_MAX = 4096  # that may wait, however small they are
+_MEMORY_BYTES = 256 << 20  # for what is on its way: a window is a share of it, as many operations as there are then
+_WINDOW_BYTES_MIN, _CACHE_WINDOW_BYTES = 1 << 20, 8 << 20  # what waits for a cache is late, so that less is enough
+_GROUP_S = 0.01  # how long to wait at most for more to make durable at once
+_UNSAID_MAX = 2  # batches, before the reader hears of them: each word wakes half a dozen threads, and it has room for 4
 
 
 class Target(Protocol):
     """The writing half of an operation."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a disk: then it is given together what has come meanwhile."""
+        ...
 
     def begin(self) -> Standing: ...
 
@@ -52,10 +62,13 @@ class Place(Protocol):
 
 
 class _Waiting:
-    """Batches between the two threads."""
+    """Batches between the two threads. What a sync costs hardly depends on how much it covers: so while the source is
+    far behind, a quarter of the window is worth waiting for."""
 
     def __init__(self, window_bytes: int) -> None:
         self._limit_bytes = window_bytes + (16 << 20)  # the last batch may go over the window
+        self._group_bytes = window_bytes // 4
+        self._wanted_bytes = 0  # by who waits
         self._batches: deque[Batch] = deque()
         self._bytes = 0
         self._changing = threading.Condition()
@@ -68,7 +81,8 @@ class _Waiting:
                 raise WireRefused(f"{self._bytes + batch.size} bytes on their way, more than the window that was given")
             self._batches.append(batch)
             self._bytes += batch.size
-            self._changing.notify()
+            if self._bytes >= self._wanted_bytes:
+                self._changing.notify()
 
     def end(self, problem: Exception | None) -> None:
         with self._changing:
@@ -87,6 +101,10 @@ class _Waiting:
         with self._changing:
             while not self._batches and not self._over:
                 self._changing.wait()
+            if self._batches and self._batches[-1].behind_bytes >= self._group_bytes:
+                self._wanted_bytes = self._group_bytes
+                self._changing.wait_for(lambda: self._over or self._bytes >= self._group_bytes, _GROUP_S)
+                self._wanted_bytes = 0
             taken, self._batches, self._bytes = list(self._batches), deque(), 0
             if not taken and self._problem is not None:
                 raise self._problem
@@ -99,9 +117,17 @@ class Arrival:
 
     opening: Opening
     stop: Callable[[], None]
+    window_bytes: int
     waiting: _Waiting
     heard_s: float
     behind_bytes: int | None = None
+    displaced: Superseded | None = None
+
+    def displace(self, problem: Superseded) -> None:
+        """By a word, not by a broken call: that would be tried again at once, and would displace its successor. Who
+        waits for the wire hears it with the next batch, or beat."""
+        self.displaced = problem
+        self.waiting.displace(problem)
 
 
 class Writer:
@@ -157,32 +183,41 @@ class Writer:
         try:
             replacing = partial(self._admit_anew, opening)
             here = adopt(self._place.files, operation.stream, opening.origin, settings, replacing)
-            yield from self._run(self._target(opening, here), batches, arrival)
+            yield from self._run(self._target(opening, here, arrival.window_bytes), batches, arrival)
         finally:
             self._leave(opening)
 
     def _run(self, target: Target, batches: Iterator[Batch], arrival: Arrival) -> Iterator[Standing]:
-        waiting = arrival.waiting
-        receiver = threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True)
+        window_bytes = arrival.window_bytes
         try:
-            yield replace(target.begin(), window_bytes=self._window_bytes)
-            receiver.start()
-            while (taken := waiting.take()) is not None:
+            yield replace(target.begin(), window_bytes=window_bytes)
+            said_bytes = unsaid = 0
+            for taken in _gathered(batches, arrival.waiting) if target.waits else _one_by_one(batches):
+                if arrival.displaced is not None:
+                    raise arrival.displaced
                 standing = target.take(taken)
                 arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), taken[-1].behind_bytes
                 self.taken_bytes += sum(batch.size for batch in taken)
-                yield replace(standing, window_bytes=self._window_bytes)
+                unsaid += len(taken)
+                unsaid_bytes = standing.taken_bytes - said_bytes
+                if unsaid >= _UNSAID_MAX or unsaid_bytes * 4 >= window_bytes or not taken[-1].pieces:
+                    said_bytes, unsaid = standing.taken_bytes, 0
+                    yield replace(standing, window_bytes=window_bytes)
         finally:
             target.close()
 
-    def _target(self, opening: Opening, settings: StreamSettings) -> Target:
+    def _window(self, operation: Operation) -> int:
+        share = max(_WINDOW_BYTES_MIN, _MEMORY_BYTES // len(self._running.keys() | {operation}))
+        return min(self._window_bytes, share, _CACHE_WINDOW_BYTES if operation.storage == "cache" else share)
+
+    def _target(self, opening: Opening, settings: StreamSettings, window_bytes: int) -> Target:
         operation = opening.operation
         if operation.storage == "cache":
             return self._place.cache_target(opening, settings)
         return DurableTarget(
             self._place.files,
             opening,
-            window_bytes=self._window_bytes,
+            window_bytes=window_bytes,
             cached=settings.config.cached,
             on_flushed=lambda: self._place.flushed(settings),
             on_roll=lambda: self._place.rolled(operation.stream, operation.shard),
@@ -199,10 +234,11 @@ class Writer:
                 raise Superseded(f"{operation}: {before.opening.source} copies to it, by a newer tree")
             if before is None and len(self._running) >= self._operations_max:
                 raise Busy(f"{operation}: this writer has {self._operations_max} operations; try another")
-            waiting = _Waiting(self._window_bytes)
-            arrival = self._running[operation] = Arrival(opening, stop, waiting, self._clock.monotonic_s())
-        if before is not None:  # by a word, not by a broken call: that would be tried again at once, and so would we
-            before.waiting.displace(Superseded(f"{operation}: {opening.reader} copies to it now"))
+            window_bytes, now_s = self._window(operation), self._clock.monotonic_s()
+            arrival = Arrival(opening, stop, window_bytes, _Waiting(window_bytes), now_s)
+            self._running[operation] = arrival
+        if before is not None:
+            before.displace(Superseded(f"{operation}: {opening.reader} copies to it now"))
         return arrival
 
     def _leave(self, opening: Opening) -> None:
@@ -212,11 +248,21 @@ class Writer:
                 del self._running[opening.operation]
 
 
+def _one_by_one(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    return ([replace(batch, pieces=tuple(map(expand, batch.pieces)))] for batch in batches)
+
+
+def _gathered(batches: Iterator[Batch], waiting: _Waiting) -> Iterator[list[Batch]]:
+    threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True).start()
+    while (taken := waiting.take()) is not None:
+        yield taken
+
+
 def _receive(batches: Iterator[Batch], waiting: _Waiting) -> None:
     problem: Exception | None = None
     try:
-        for batch in batches:
-            waiting.put(replace(batch, pieces=tuple(map(expand, batch.pieces))))
+        for (batch,) in _one_by_one(batches):
+            waiting.put(batch)
     except TailraceError as refused:
         problem = refused
     finally:

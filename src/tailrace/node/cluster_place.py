@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from ..copytree import CacheSource, CacheTarget, DurableSource, Source, StreamSettings, Target
 from ..copytree.cache_lock import HOLDER_BYTES
+from ..copytree.durable_source import GATHER_S
 from ..copytree.hot_bytes import Layers, all_cached
 from ..copytree.settings import read_settings
 from ..errors import TailraceError
@@ -86,7 +87,14 @@ class ClusterPlace:
         def from_cache(segment: Segment, track: Track, offset: int, size: int) -> memoryview | None:
             return all_cached(layers(), incarnation, operation.shard, segment, track, offset, size)
 
-        return DurableSource(self.files, self._world._clock, operation, incarnation, from_cache=from_cache)
+        return DurableSource(
+            self.files,
+            self._world._clock,
+            operation,
+            incarnation,
+            from_cache=from_cache,
+            gather_s=GATHER_S if settings.config.cached else 0.0,
+        )
 
     def cache_source(self, operation: Operation, settings: StreamSettings, wake: Callable[[], object]) -> Source:
         return CacheSource(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.copytree.cache_lock import SEIZE_S, CacheLock, Go, Stop, Wait, Write
-from tailrace.copytree.chunk_writes import ChunkWrites, IndexNeeds
+from tailrace.copytree.chunk_writes import ChunkWrites, IndexNeeds, WriteChunks
 
 
 @st.composite
@@ -26,11 +26,16 @@ def test_the_length_covers_only_what_was_written_whatever_the_order(
     delivery: tuple[bytes, int, int, list[tuple[int, bytes]]], data: st.DataObject
 ) -> None:
     content, chunk_bytes, start, pieces = delivery
-    writes, cache, under_way = ChunkWrites(chunk_bytes, start), dict[int, bytes](), dict[int, bytes]()
+    writes, cache = ChunkWrites(chunk_bytes, start), dict[int, bytes]()
+    under_way: list[WriteChunks] = []
 
-    def finish(number: int) -> None:
-        cache[number] = under_way.pop(number)
-        writes.written(number)
+    def finish(order: WriteChunks) -> None:
+        under_way.remove(order)
+        cache.update((number, bytes(chunk)) for number, chunk in order.chunks(chunk_bytes))
+        writes.written(order)
+
+    def busy() -> set[int]:
+        return {number for order in under_way for number, _ in order.chunks(chunk_bytes)}
 
     def check() -> None:
         assert start <= writes.length <= len(content)
@@ -41,21 +46,23 @@ def test_the_length_covers_only_what_was_written_whatever_the_order(
     for offset, piece in pieces:
         writes.receive(offset, piece)
         for order in writes.due():
-            assert order.number not in under_way  # one write of a chunk at a time
-            assert content[order.number * chunk_bytes :].startswith(order.content)  # always from its start
-            assert len(order.content) > len(cache.get(order.number, b""))  # and never shorter than before
-            under_way[order.number] = order.content
-        for number in data.draw(st.lists(st.sampled_from(sorted(under_way)), unique=True)) if under_way else []:
+            for number, chunk in order.chunks(chunk_bytes):
+                assert number not in busy()  # one write of a chunk at a time
+                assert 0 < len(chunk) <= chunk_bytes
+                assert content[number * chunk_bytes :].startswith(bytes(chunk))  # always from its start
+                assert len(chunk) > len(cache.get(number, b""))  # and never shorter than before
+            under_way.append(order)
+        for order in data.draw(st.lists(st.sampled_from(under_way), unique_by=id)) if under_way else []:
             if data.draw(st.booleans()):
-                finish(number)
+                finish(order)
             else:
-                del under_way[number]
-                writes.failed(number)
+                under_way.remove(order)
+                writes.failed(order)
         check()
     for _ in range(3):
-        for number in list(under_way):
-            finish(number)
-        under_way |= {order.number: order.content for order in writes.due()}
+        for order in tuple(under_way):
+            finish(order)
+        under_way += writes.due()
         check()
     assert writes.length == len(content)
 
@@ -65,18 +72,18 @@ def test_the_example_of_two_writes() -> None:
     writes = ChunkWrites(10)
     writes.receive(0, b"aaa")
     (first,) = writes.due()
-    writes.written(first.number)
+    writes.written(first)
     assert writes.length == 3
     writes.receive(6, b"c" * 29)  # W2: the rest of chunk 0, 1 and 2, a part of 3
     orders = writes.due()
-    assert [order.number for order in orders] == [1, 2, 3]
+    assert [number for order in orders for number, _ in order.chunks(10)] == [1, 2, 3]
     for order in orders:
-        writes.written(order.number)
+        writes.written(order)
     assert writes.length == 3
     writes.receive(3, b"bbb")  # W1
     (late,) = writes.due()
-    assert (late.number, late.content) == (0, b"aaabbbcccc")
-    writes.written(0)
+    assert (late.first, late.content) == (0, b"aaabbbcccc")
+    writes.written(late)
     assert writes.length == 35
 
 
@@ -84,14 +91,29 @@ def test_a_copy_that_jumps_leaves_a_gap_and_goes_on() -> None:
     writes = ChunkWrites(10)
     writes.receive(0, b"x" * 15)
     for order in writes.due():
-        writes.written(order.number)
+        writes.written(order)
     writes.receive(45, b"y" * 5)
     writes.jump(40)
     assert writes.length == 40
     writes.receive(40, b"y" * 5)
     (order,) = writes.due()
-    writes.written(order.number)
+    writes.written(order)
     assert writes.length == 50
+
+
+def test_a_copy_that_jumps_into_a_run_keeps_the_rest_of_it() -> None:
+    writes = ChunkWrites(10)
+    writes.receive(10, b"x" * 40)
+    (run,) = writes.due()
+    writes.jump(30)
+    assert writes.length == 30
+    writes.written(run)
+    assert writes.length == 50
+    writes.receive(50, b"y" * 20)
+    (passed,) = writes.due()
+    writes.jump(80)
+    writes.written(passed)
+    assert writes.length == 80
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=8), st.data())
@@ -113,7 +135,7 @@ def test_the_index_is_told_only_with_its_data(steps: list[tuple[int, int]], data
             needs.add(offset, needed)
         for writes in tracks.values():
             for order in writes.due():
-                writes.written(order.number)
+                writes.written(order)
         told = max(told, needs.covered(tracks["index"].length, tracks["data"].length))
         assert needed_at[told] <= tracks["data"].length
     assert told == index_end

@@ -1,5 +1,6 @@
 """`tailrace node`: one process of a deployment, in the foreground, until it is told to stop."""
 
+import gc
 import signal
 import sys
 import threading
@@ -181,6 +182,8 @@ def node(
                 stack.callback(entry.close)
             if "ambassador" in wanted:
                 _bring_streams(opened, streams or [], memory, stopping, as_json=json)
+            gc.collect()
+            gc.freeze()  # what is there by now stays: to look through it again and again stops all threads for 20 ms
             while not stopping.wait(_LOOK_S):
                 if served and not copying and all(there.backend.stopped for _, there in served):
                     say("others serve these backends now; nothing is left to do here")

@@ -1,8 +1,10 @@
 """The benchmark of the copy tree, all in processes of their own on this machine.
 
 hop        three clusters in a row, a wide area between them (a relay that delays, subtracted), a constant rate;
-           followers in the first and in the last cluster say when they had each position
-pair       one reader and one writer copy a backlog; the same bytes over a bare gRPC stream in the same run
+           followers in the first and in the last cluster say when they had each position. Caches are full before
+           it begins, as they are in any world that has run for a while
+pair       one reader and one writer copy a backlog; before and after it as many bytes go over a bare gRPC stream, and
+           to the disk alone: a durable copy can be no faster than the slower of them
 reschedule whoever works is killed, readers and then writers, again and again: the longest pause at the follower
 reroute    the cluster in the middle is killed: the longest pause in the last one
 peer       a hop and a backlog by Kafka with MirrorMaker 2, if it can be had
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from ....config import DATA_CACHE
 from ....errors import PeerFailed, TailraceError
 from ....wire.raw_stream import send_raw
 from ...hosts import world_folder
@@ -33,6 +36,8 @@ FIGURES = (
     Figure("pair_mb_per_s", "MB/s", "one reader and one writer, durable"),
     Figure("raw_grpc_mb_per_s", "MB/s", "a bare gRPC stream"),
     Figure("of_raw_grpc", "", "of that, the pair carries", 0.7),
+    Figure("disk_mb_per_s", "MB/s", "the disk alone, synced after each 8 MiB"),
+    Figure("of_slower", "", "of the slower of the two"),
     Figure("cpu_s_per_gb", "s", "CPU of reader and writer together, for each GB"),
     Figure("reschedule_ms", "ms", "longest pause when a worker is killed, half of the times", 50.0),
     Figure("reschedule_p90_ms", "ms", "… 90 % of the times"),
@@ -41,6 +46,8 @@ FIGURES = (
 )
 _MB = 1e6
 _PIECE_BYTES = 1 << 20
+_SYNC_BYTES = 8 << 20
+_CACHE_BYTES = 64 << 20
 _TICK_S = 0.01  # between flushes
 
 
@@ -143,13 +150,16 @@ class _Pouring:
 def hop(folder: str, wan_s: float, seconds: float, progress: Callable[[str], None]) -> dict[str, float]:
     progress(f"delay of a hop, {wan_s * 1000:g} ms between clusters")
     world = BenchWorld(folder, "abc", [("a", "b"), ("b", "c")], "")
+    for cluster in "abc":
+        with open_world(world.cluster(cluster)) as here:
+            here.create_cache(DATA_CACHE, memory_bytes=_CACHE_BYTES)
     pouring = _Pouring(world.cluster("a"), 20 * _MB)
     try:
         world.node("c", "reader,writer,scheduler", delay_s=wan_s)
         world.node("b", "reader,writer,scheduler", delay_s=wan_s)
         world.node("a", "reader,writer,scheduler")
         first, last = _followers(world, pouring, ["a", "c"])
-        pouring.pour(1.0)
+        pouring.pour(seconds / 2)  # 80 MB: caches are full
         begin = pouring.position
         pouring.pour(seconds)
         end = pouring.position
@@ -169,7 +179,7 @@ def hop(folder: str, wan_s: float, seconds: float, progress: Callable[[str], Non
 
 def pair(folder: str, backlog_bytes: int, progress: Callable[[str], None]) -> dict[str, float]:
     progress(f"one pair with a backlog of {backlog_bytes >> 20} MiB, and a bare gRPC stream")
-    raw = _raw(folder)
+    raw, disk = _raw(folder), _disk(folder, backlog_bytes)
     world = BenchWorld(folder, "ab", [("a", "b")], "cached = false\nfile_bytes = 268435456")
     with open_world(world.cluster("a")) as here, here.producer(STREAM, buffer_bytes=8 << 20) as producer:
         message = os.urandom(16 << 10)
@@ -191,10 +201,13 @@ def pair(folder: str, backlog_bytes: int, progress: Callable[[str], None]) -> di
         cpu_s = process_cpu_s(writer.pid) + process_cpu_s(reader.pid) - cpu_s
         rate = (backlog_bytes - already) / (end_s - begin_s)
         raw = statistics.mean([raw, _raw(folder)])
+        disk = statistics.mean([disk, _disk(folder, backlog_bytes)])
         return {
             "pair_mb_per_s": rate / _MB,
             "raw_grpc_mb_per_s": raw / _MB,
             "of_raw_grpc": rate / raw,
+            "disk_mb_per_s": disk / _MB,
+            "of_slower": rate / min(raw, disk),
             "cpu_s_per_gb": cpu_s / ((backlog_bytes - already) / 1e9),
         }
     finally:
@@ -209,6 +222,23 @@ def _raw(folder: str, seconds: float = 2.0) -> float:
         return send_raw(address, _PIECE_BYTES, seconds)
     finally:
         server.close()
+
+
+def _disk(folder: str, size: int) -> float:
+    """Bytes per second."""
+    path, content = os.path.join(folder, "disk"), os.urandom(_SYNC_BYTES)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        begin_s = time.monotonic()
+        for at in range(0, size, _SYNC_BYTES):
+            os.pwrite(file, content, at)
+            os.fdatasync(file)
+            if at > 2 * _SYNC_BYTES:  # as a writer does, or memory would be ever fresh
+                os.posix_fadvise(file, 0, at - 2 * _SYNC_BYTES, os.POSIX_FADV_DONTNEED)
+        return size / (time.monotonic() - begin_s)
+    finally:
+        os.close(file)
+        os.unlink(path)
 
 
 def reschedule(folder: str, kills: int, progress: Callable[[str], None]) -> dict[str, float]:

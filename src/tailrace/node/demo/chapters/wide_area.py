@@ -7,10 +7,11 @@ the link that its copy tree uses at the moment.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...bench.copytree.relay import pass_on
+_PIECE_BYTES = 256 << 10
 
 
 class WideArea:
@@ -41,7 +42,7 @@ class WideArea:
             try:
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
                 delay_s = self._latency_s(cluster)
-                await asyncio.gather(pass_on(reader, far_writer, delay_s), pass_on(far_reader, writer, delay_s))
+                await asyncio.gather(_pass_on(reader, far_writer, delay_s), _pass_on(far_reader, writer, delay_s))
             except (OSError, asyncio.CancelledError):
                 pass
             finally:
@@ -58,3 +59,27 @@ class WideArea:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+    """One direction of a connection, until it ends."""
+    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=4096)
+
+    async def send() -> None:
+        while True:
+            due_s, piece = await waiting.get()
+            if (left_s := due_s - time.monotonic()) > 0:
+                await asyncio.sleep(left_s)
+            if not piece:
+                break
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+    sending = asyncio.create_task(send())
+    with suppress(OSError):
+        while piece := await reader.read(_PIECE_BYTES):
+            await waiting.put((time.monotonic() + delay_s, piece))
+    await waiting.put((time.monotonic() + delay_s, b""))
+    with suppress(OSError):
+        await sending
