@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.errors import Closed, ConfigError, Corrupt, NameRefused, PositionRetired, StreamMissing
+from tailrace.files.lengths import hint_slot
+from tailrace.native.hints import Waiter
 
 
 @pytest.fixture
@@ -208,6 +211,48 @@ def test_async_iteration(world: tailrace.World) -> None:
         return seen
 
     assert asyncio.run(story()) == [b"one", b"two", b"three"]
+
+
+def test_a_coroutine_that_waits_is_woken_and_does_not_poll(world: tailrace.World) -> None:
+    fill(world, "s", b"one")
+
+    async def story() -> list[bytes | None]:
+        seen: list[bytes | None] = []
+        with world.consumer("s", start="earliest", poll_s=3600.0) as consumer:
+            async for batch in consumer:
+                seen += [m.value for m in batch]
+                if len(seen) == 2:
+                    return seen
+                await asyncio.to_thread(fill, world, "s", b"two")
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(story(), 60.0)) == [b"one", b"two"]
+
+
+def test_a_coroutine_that_was_cancelled_while_it_slept_gets_what_comes_then(world: tailrace.World) -> None:
+    fill(world, "s", b"one")
+
+    async def story() -> list[bytes | None]:
+        with world.consumer("s", start="latest", poll_s=3600.0) as consumer:
+            asked = asyncio.ensure_future(anext(aiter(consumer)))
+            while consumer._sleeper is None:  # it has not come so far as to sleep
+                await asyncio.sleep(0)
+            asked.cancel()
+            with suppress(asyncio.CancelledError):
+                await asked
+            await asyncio.to_thread(fill, world, "s", b"two")
+            return [m.value for m in await asyncio.wait_for(anext(aiter(consumer)), 60.0)]
+
+    assert asyncio.run(story()) == [b"two"]
+
+
+def test_who_begins_to_produce_wakes_those_who_wait_for_what_another_had_flushed(world: tailrace.World) -> None:
+    fill(world, "s", b"one")
+    hints = world._hints()
+    assert hints is not None
+    waiter = Waiter(hints, [hint_slot(world._catalog.incarnation("s"))])
+    with world.producer("s"):
+        assert waiter.wait_for(60.0)
 
 
 def test_closing_ends_an_iteration_that_waits_in_another_thread(world: tailrace.World) -> None:

@@ -114,7 +114,7 @@ DOORS = {
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
     "tailrace.streams": "Ambassador Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
     "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
-    "Patience Producer Quick Shadow "
+    "Patience Producer Shadow "
     "ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
     "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position newest next_cut "
     "read_arrow read_range verify_shard",

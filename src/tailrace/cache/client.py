@@ -27,9 +27,10 @@ from ..errors import (
     TailraceError,
     ValueTooLarge,
 )
-from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, Follower, pack, replicas_of
+from ..native.client import KIND_CAS, KIND_ERASE, KIND_SET, pack, replicas_of
 from ..wire import LookupReply
 from .aio import AsyncCache
+from .grip import Grip
 from .lookup import Found, decide
 from .mutations import Post
 from .tally import Tally, Verdict
@@ -152,18 +153,9 @@ class Cache:
         """What to sleep on until one of the keys has another value. Bytes `skip[0]` to `skip[1]` of it do not count."""
         return Watch(self._ways, keys, skip, self._clock)
 
-    def follow(
-        self, data: "Cache", follower: Follower, entry: int, start: int, bytes_max: int
-    ) -> tuple[memoryview, int, memoryview] | None:
-        """What is new at the head of a segment, of whose shard this cache has the lengths, and `data` the chunks."""
-        if self._closed or data._closed:
-            raise Closed(f"the cache {self.name} was closed; open it again")
-        mine, its = self._ways.take(), data._ways.take()
-        try:
-            return follower.look(mine.native, its.native, entry, start, bytes_max, 1.0, self._config.deadline_s)
-        finally:
-            data._ways.give(its)
-            self._ways.give(mine)
+    def grip(self, data: "Cache") -> Grip:
+        """For who follows the head of a segment, of whose shard this cache has the lengths, and `data` the chunks."""
+        return Grip(self._ways, data._ways, self._config.deadline_s)
 
     def _take(self) -> Reading:
         if self._closed:

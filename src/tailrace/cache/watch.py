@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from ..env import Clock
 from ..errors import Closed, TailraceError, Unreachable
 from ..native.client import Watcher, replicas_of
-from .ways import CONNECT_S, Ways
+from .ways import Ways
 
+# Who wants to sleep has time. When hundreds come at once, one that gave up early would look over and over instead, and
+# take from the others the processor that their answers wait for.
+_CONNECT_S = 2.0
 _RETRY_S = 1.0  # before a cache that could not be watched is tried again
 
 
@@ -66,10 +69,10 @@ class Watch:
             places.append(there[0])
         native = Watcher(self._keys, places, self._skip)
         for number in sorted(set(places)):
-            door = self._ways.door(number)
+            door = self._ways.door(number, _CONNECT_S)
             if door is None:
                 raise Unreachable(f"backend {number} has no engine")
-            native.attach(number, door.host, door.port, door.ticket, CONNECT_S)
+            native.attach(number, door.host, door.port, door.ticket, _CONNECT_S)
         return native
 
     def _fail(self, why: str, now_s: float | None = None) -> Unreachable:

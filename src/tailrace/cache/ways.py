@@ -22,6 +22,9 @@ from .peer import LocalPeer, Peer
 from .registry import BackendRecord, CacheRecord, Registry, Standing
 
 CONNECT_S = 0.2  # for a ticket and a connection: somebody may be waiting to read
+# … and for the first one to a backend that nothing is known of. Where hundreds come at once, those who gave up early
+# would ask again by other ways, and take from the others the processor that their answers wait for.
+_FIRST_CONNECT_S = 1.0
 _RETRY_S = 0.2  # before a way that failed is tried again; doubled each time
 _RETRY_S_MAX = 5.0
 _FOLLOW_S = 0.2  # how often the registry is looked at while somebody mutates or asks
@@ -71,6 +74,7 @@ class Ways:
         self._name = f"{os.uname().nodename} {os.getpid()}"[:64]  # for the backends' logs
         self._standing: Standing = registry.standing()
         self._shunned: dict[int, tuple[BackendRecord | None, float, float]] = {}
+        self._tried: set[int] = set()  # engines that somebody has tried to connect to
         self._epoch = 1
         self._closed = threading.Event()
         self._used, self._look_at_s = threading.Event(), 0.0
@@ -81,6 +85,15 @@ class Ways:
     @property
     def name(self) -> str:
         return self._registry.name
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def records(self) -> bool:
+        """Whether backends want to be told what was read."""
+        return self._standing.record.config.policy != "lrm"
 
     @property
     def record(self) -> CacheRecord:
@@ -158,10 +171,12 @@ class Ways:
             if native.instance_of(number) != backend.instance:
                 raise ValueError(f"{backend.folder} has another instance than the registry tells")
         elif transport != "rpc" and backend.engine:
-            door = self.door(number)
+            patience_s = CONNECT_S if number in self._tried else _FIRST_CONNECT_S
+            self._tried.add(number)
+            door = self.door(number, patience_s)
             if door is None:
                 raise ValueError(f"backend {number} has no engine any more")
-            native.attach_link(number, door.host, door.port, door.ticket, config_id, CONNECT_S)
+            native.attach_link(number, door.host, door.port, door.ticket, config_id, patience_s)
             self.forgive(number)
         else:
             native.detach(number)  # by RPC
@@ -214,7 +229,7 @@ class Ways:
         here = all(self.local(number) is not None for number in range(self.record.config.backends))
         return _FRAME_BYTES_HERE if here else _FRAME_BYTES
 
-    def door(self, number: int) -> EngineDoor | None:
+    def door(self, number: int, deadline_s: float = CONNECT_S) -> EngineDoor | None:
         """The engine to use for this backend, with a ticket for one connection; None: there is none, or none is
         wanted."""
         backend = self._standing.backends.get(number)
@@ -223,7 +238,7 @@ class Ways:
         near = self._config.transport != "engine" and backend.host == self._host
         if not (backend.door if near else backend.engine):
             return None
-        told = self.peer(number).attach(self._name, True, deadline_s=CONNECT_S).engine
+        told = self.peer(number).attach(self._name, True, deadline_s=deadline_s).engine
         if told is None:
             return None
         return EngineDoor(host=backend.door, port=0, ticket=told.ticket) if near else told

@@ -667,8 +667,13 @@ cdef class Follower:
     entries and messages from the other. All of it in one call: whoever slept finds little of itself in the processor's
     cache, so what counts is how much it touches.
 
-    `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave.
+    `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave. `holds`: it has
+    clients of both caches, and `glance` looks with them.
     """
+    cdef CellClient lengths, data
+    cdef uint64_t until_ns
+    cdef double deadline_s
+    cdef readonly bint holds
     cdef bytes lengths_key, index_key, data_key
     cdef uint64_t created_us, data_base, index_base
     cdef uint64_t index_chunk, data_chunk, header_bytes
@@ -690,8 +695,30 @@ cdef class Follower:
         self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
         self.raw_count = -1
 
-    def look(self, CellClient lengths not None, CellClient data not None, uint64_t entry, uint64_t start,
-             uint64_t bytes_max, double silent_s=1.0, double deadline_s=0.5):
+    def hold(self, CellClient lengths not None, CellClient data not None, double for_s, double deadline_s):
+        """Look with these for so long, and as long as they have no trouble. Whoever lent them takes them away again by
+        `let_go`."""
+        self.lengths, self.data, self.holds = lengths, data, True
+        self.until_ns, self.deadline_s = _after(for_s), deadline_s
+
+    def let_go(self):
+        self.lengths, self.data, self.holds = None, None, False
+
+    def glance(self, uint64_t entry, uint64_t start, uint64_t bytes_max):
+        """look() with what is held; None, too, once that is over."""
+        self.at_end = False
+        if self.lengths is None:
+            return None
+        if _after(0.0) >= self.until_ns:
+            self.holds = False
+            return None
+        found = self.look(self.lengths, self.data, entry, start, bytes_max, 1.0, self.deadline_s)
+        if self.lengths.troubled or self.data.troubled:
+            self.holds = False
+        return found
+
+    cpdef look(self, CellClient lengths, CellClient data, uint64_t entry, uint64_t start, uint64_t bytes_max,
+               double silent_s=1.0, double deadline_s=0.5):
         """(entries from this one on, of how many of them the data is there, that data); None: nothing, or nothing that
         could be had at first sight. `start`: where the message of the first entry begins."""
         cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)

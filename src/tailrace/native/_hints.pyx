@@ -76,7 +76,7 @@ cdef class Waiter:
         """wait(); whether something was raised. If so, look() is done, too."""
         cdef uint32_t i, now
         cdef bint raised = False
-        self.wait(timeout_s)
+        self.sleep(timeout_s)
         for i in range(self.count):
             now = tr_hint_read(&self.hints.slots[self.numbers[i]])
             if self.seen[i] != now:
@@ -85,12 +85,16 @@ cdef class Waiter:
 
     def wait(self, double timeout_s):
         """Until something was raised since look(), or stop(), or the time is over."""
+        self.sleep(timeout_s)
+
+    cdef int sleep(self, double timeout_s) except -1:
         cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
         cdef int error
         with nogil:
             error = tr_hints_wait(self.hints.slots, self.numbers, self.seen, self.count, &self.own, timeout_ns)
         if error:
             raise OSError(error, os.strerror(error))
+        return 0
 
     def stop(self):
         """End the wait, now and for good."""

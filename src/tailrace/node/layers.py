@@ -17,7 +17,7 @@ from ..config import LENGTHS_CACHE
 from ..env import Clock
 from ..errors import TailraceError
 from ..files.lengths import BEAT_AT
-from ..streams import Layers, NearChunks, NearLengths, NearWatch, Quick, Source, Watch
+from ..streams import Layers, NearChunks, NearLengths, NearWatch, Source, Watch
 from .caches import Caches
 from .hosts import host_id
 
@@ -77,7 +77,7 @@ class WorldLayers:
                 data=NearChunks(near, home.data, self._bytes_from),
                 lengths=NearLengths(near, home.lengths, self._clock),
                 nearest="ambassador",
-                quick=_quick(near, near),
+                grip=partial(near.grip, near),
                 watch=partial(_near_watch, near, home),
                 far=False,
             )
@@ -108,7 +108,7 @@ class WorldLayers:
             lengths.close()
             raise
         watch = partial(lengths.watch, skip=BEAT_AT)
-        found = Layers(data, lengths, self._bytes_from, quick=_quick(lengths, data), watch=watch)
+        found = Layers(data, lengths, self._bytes_from, grip=partial(lengths.grip, data), watch=watch)
         self._settle(cache, found)
         return found
 
@@ -127,7 +127,3 @@ class WorldLayers:
 def _near_watch(near: Cache, home: Layers, keys: Sequence[bytes]) -> Watch:
     assert home.watch is not None
     return NearWatch(near.watch(keys, skip=BEAT_AT), home.watch(keys))
-
-
-def _quick(lengths: Cache, data: Cache) -> Quick:
-    return partial(lengths.follow, data)

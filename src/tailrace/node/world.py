@@ -212,6 +212,8 @@ class World:
                 )
             if (hints := self._hints()) is not None:
                 hints.raise_(CATALOG_SLOT)
+                # Whoever wrote before may have been killed before it could say what it had flushed.
+                hints.raise_(hint_slot(self._incarnation(stream)[1]))
             return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
         except BaseException:
             for log in logs.values():

@@ -7,7 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .layers import Layers, Quick, Source, Watch
+from .layers import Layers, Source, Watch
 from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
 from .near import NearChunks, NearLengths, NearWatch
@@ -49,7 +49,6 @@ __all__ = [
     "Output",
     "Patience",
     "Producer",
-    "Quick",
     "Shadow",
     "ShardLog",
     "ShardStatus",

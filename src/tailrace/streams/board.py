@@ -18,7 +18,9 @@ from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
 Place = tuple[str, int]
-_ALONE_S, _TOGETHER_S = 120.0, 5.0
+# Hints of one's own host come from whoever writes the files: they are missing only if that one was killed between the
+# flush and the hint, and then until its successor opens the shard. A thousand sleepers that look in vain are not free.
+_ALONE_S, _TOGETHER_S = 300.0, 5.0
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,10 @@ from .tracks import DELAY_S, SILENT_S
 
 Place = tuple[str, int]  # (stream, shard)
 _MOVING_S = 0.5  # how often a consumer that waits asks whether it should read elsewhere
+_ASIDE_S = 0.5
+# Who has nothing to sleep on looks at most a fifth of its time, however slow a look has become: hundreds who look over
+# and over would take the processor from those whom they wait for.
+_PAUSES, _PAUSE_S_MAX = 4.0, 0.25
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
@@ -50,17 +55,19 @@ class Consumer:
         self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is
+        self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
-        self._config, self._clock, self._follow = config, clock, follow
+        self._config, self._clock, self._follow, self._batch_bytes = config, clock, follow, config.batch_bytes
         self._commit = commit
         if board is not None and isinstance(clock, SystemClock):
             self._waiter = board.waiter(self._tails)
         self._turns = deque(self._tails)
         self._paused: set[Place] = set()
         self._ends: dict[Place, int] = {}
-        self._stop = threading.Event()
+        self._stop, self._stopped = threading.Event(), False  # the same twice: one to wait for, one to look at
         self._reading = threading.Lock()  # so that close() takes no file away from under a read
+        self._sleeper: ThreadPoolExecutor | None = None  # of coroutines that wait
         self._kept: Batch | None = None  # read, but not handed out: whoever asked for it was cancelled
         self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
         if len({stream for stream, _ in self._tails}) == 1:
@@ -73,6 +80,10 @@ class Consumer:
     def poll(self, timeout_s: float = 0.0) -> Batch | None:
         """The next batch; None if none came within the time."""
         deadline_s = self._clock.monotonic_s() + timeout_s
+        if self._drained and timeout_s > 0:
+            self._drained = False
+            if (batch := self._follow_on(timeout_s)) is not None:
+                return batch
         while True:
             if self._stop.is_set():
                 raise Closed("this consumer was closed; open a new one")
@@ -119,7 +130,8 @@ class Consumer:
         if news:
             self._quiet_since_s = None
         elif news is None:
-            self._clock.wait(self._stop, min(self._config.poll_s, timeout_s))
+            pause_s = max(self._config.poll_s, min(_PAUSES * self._look_s, _PAUSE_S_MAX))
+            self._clock.wait(self._stop, min(pause_s, timeout_s))
 
     def _sleep(self, timeout_s: float) -> bool | None:
         """On this host's hints where producers raise them, else on what the lengths cache says, wherever it is. Whether
@@ -127,9 +139,10 @@ class Consumer:
         if self._board is None:
             return None
         if self._waiter is not None and (longest_s := self._board.sleep_s_max()):
-            with suppress(OSError):  # this kernel has no such wait
+            try:
                 return self._waiter.wait_for(min(timeout_s, longest_s))
-            self._waiter = None
+            except OSError:
+                self._waiter = None  # this kernel has no such wait
         return self._board.wait(timeout_s) if isinstance(self._clock, SystemClock) else None
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
@@ -140,10 +153,19 @@ class Consumer:
                 await asyncio.sleep(pause_s)
             elif await asyncio.to_thread(self._keep_next):
                 yield self._hand_out()
-            elif self._follow or self._is_behind():
+            elif self._follow:
+                await self._sleep_aside()
+            elif self._is_behind():
                 await asyncio.sleep(self._config.poll_s)
             else:
                 return
+
+    async def _sleep_aside(self) -> None:
+        """In a thread of our own, so that hundreds who wait leave the common ones to those who work; and for a moment
+        only, since nobody can wake it when whoever waits here is cancelled."""
+        if self._sleeper is None:
+            self._sleeper = ThreadPoolExecutor(1, thread_name_prefix="tailrace consumer")
+        await asyncio.get_running_loop().run_in_executor(self._sleeper, self._wait_for_news, _ASIDE_S)
 
     def _begin(self) -> None:
         """An iteration that does not follow ends where the shards end now: a producer that goes on must not keep it."""
@@ -178,12 +200,12 @@ class Consumer:
         be hundreds who wake at the same moment. None: nothing came for a while, or the long way must tell."""
         if self._limit is not None or not self._sleep(min(timeout_s, DELAY_S / 2)):
             return None
-        (tail,) = self._tails.values()
+        batch = None
         with self._reading:
-            batch = None
-            if self._kept is None and not self._paused and not self._ends and not self._stop.is_set():
-                batch = tail.glance(self._config.batch_bytes)
-        if self._stop.is_set():
+            if self._kept is None and not self._paused and not self._ends:
+                (tail,) = self._tails.values()
+                batch = tail.glance(self._batch_bytes)
+        if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:
             self._quiet_since_s = None
@@ -200,7 +222,9 @@ class Consumer:
         and then the batch counts as not handed out until the next one asks."""
         with self._reading:
             if self._kept is None:
+                begun_s = self._clock.monotonic_s()
                 self._kept = self._read()
+                self._look_s = self._clock.monotonic_s() - begun_s
         if self._stop.is_set():
             self.close()  # it was called while we read, and left the files to us
         return self._kept is not None
@@ -219,7 +243,7 @@ class Consumer:
             if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
                 continue
             try:
-                batch = tail.poll(self._config.batch_bytes)
+                batch = tail.poll(self._batch_bytes)
             except FileProblem as problem:
                 if self._moves is None or not self._moves.failed(place, problem):
                     raise
@@ -284,6 +308,7 @@ class Consumer:
 
     def close(self) -> None:
         """Stops an iteration that waits in another thread, too. Safe in a signal handler: it never waits."""
+        self._stopped = True
         self._stop.set()
         if (waiter := self._waiter) is not None:
             waiter.stop()

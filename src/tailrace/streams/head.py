@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ..files.lengths import ShardLengths
 from ..native import Block
 from ..native.client import Follower
-from .layers import Layers
+from .layers import Grip, Layers
 from .segments import HEADER_BYTES, Segment
 
 
@@ -27,29 +27,42 @@ class Head:
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
         self._follower: Follower | None = None
-        self._known: Layers | None = None  # those on this host that had what was asked for last
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the last look was certain that there is no more than it gave."""
-        return self._follower is not None and self._follower.at_end
+        self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
+        self.at_end = False  # the last look was certain that there is no more than it gave
 
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
         """Entries from this one on, of how many of them the data is here, and that data; None: the long way must tell,
         unless `at_end`."""
-        layers = self._known or self._layers()
-        self._known = None
-        if layers is None or layers.quick is None:
-            return None
-        if self._follower is None:
-            self._follower = self._meet()
-            if self._follower is None:
-                return None
-        found = layers.quick(self._follower, entry, start, bytes_max)
-        if found is not None:
-            self._known = None if layers.far else layers
+        follower, found = self._follower, None
+        if follower is not None and follower.holds:
+            found = follower.glance(entry, start, bytes_max)
+        if found is None and (follower is None or not follower.holds):  # the time of what it holds is over
+            follower = self._hold()
+            found = None if follower is None else follower.glance(entry, start, bytes_max)
+        self.at_end = follower is not None and follower.at_end
+        if found is not None and self._grip is not None:
+            layers = self._grip[0]
             layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
         return found
+
+    def close(self) -> None:
+        if self._grip is not None:
+            self._grip[1].close()
+        self._grip, self.at_end = None, False
+
+    def _hold(self) -> Follower | None:
+        """The caches may be others by now, and nearer ones."""
+        layers = self._layers()
+        if self._follower is None:
+            self._follower = self._meet()
+        if layers is None or layers.grip is None or self._follower is None:
+            self.close()
+            return None
+        if self._grip is None or self._grip[0] is not layers:
+            self.close()
+            self._grip = layers, layers.grip()
+        self._grip[1].hold(self._follower)
+        return self._follower
 
     def _meet(self) -> Follower | None:
         """One that follows this segment, once its chunk sizes are known: they are a file's for its whole life."""

@@ -16,12 +16,12 @@ from ..native.client import Follower
 Source = Literal["relaxed", "consistent", "durable", "ambassador"]
 
 
-class Quick(Protocol):
-    """What a follower finds in both caches at once, where both lie in the memory of this host."""
+class Grip(Protocol):
+    """Lends a follower what it needs to look at both caches at once, for a while. Belongs to one thread."""
 
-    def __call__(
-        self, follower: Follower, entry: int, start: int, bytes_max: int
-    ) -> tuple[memoryview, int, memoryview] | None: ...
+    def hold(self, follower: Follower) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Watch(Protocol):
@@ -37,13 +37,13 @@ class Watch(Protocol):
 @dataclass(slots=True)
 class Layers:
     """The cache beside the files. `bytes_from` counts where consumers of this process got their bytes; a relaxed look
-    counts as `nearest`. `quick`: the short way to the head of a shard; `watch`: of lengths by their keys. Without them
+    counts as `nearest`. `grip`: the short way to the head of a shard; `watch`: of lengths by their keys. Without them
     one looks now and then, and by the long way. `far`: on other hosts, so that a nearer one may come."""
 
     data: ChunkCache
     lengths: LengthCache
     bytes_from: Counter[Source] = field(default_factory=Counter)
     nearest: Source = "relaxed"
-    quick: Quick | None = None
+    grip: Callable[[], Grip] | None = None
     watch: Callable[[Sequence[bytes]], Watch] | None = None
     far: bool = False

@@ -178,7 +178,12 @@ class ShardTail:
         if (found := head.look(self._entry, self._position, bytes_max)) is None:
             return None
         entries, count, data = found
-        batch = Batch(self.stream, self.shard, self._position, entries[: count * ENTRY_BYTES], data, proven=True)
+        whole = len(entries) == count * ENTRY_BYTES  # nearly always
+        mine = entries if whole else entries[: count * ENTRY_BYTES]
+        batch = Batch(self.stream, self.shard, self._position, mine, data, proven=True)
+        if whole and batch.count == count:
+            self._position, self._entry = batch.end, self._entry + count
+            return batch
         self._window, self._window_proven = entries, True
         if batch.count == 0:
             return None
@@ -333,7 +338,14 @@ class ShardTail:
     def _leave(self) -> None:
         if self._view is not None:
             self._view.close()
-        self._view, self._head, self._window, self._entry = None, None, memoryview(b""), 0
+        self._lift_head()
+        self._view, self._window, self._entry = None, memoryview(b""), 0
+
+    def _lift_head(self) -> None:
+        """From here on by the long way."""
+        if self._head is not None:
+            self._head.close()
+        self._head = None
 
     def _later(self, segment: Segment) -> Segment | None:
         place = bisect_right(self._segments, segment.created_us, key=lambda other: other.created_us)
@@ -345,7 +357,7 @@ class ShardTail:
         if self._view is not None and self._view.segment not in self._segments:
             self._check_incarnation()  # retention took it, or the stream is gone
         if self._view is not None and self._later(self._view.segment) is not None:
-            self._head = None  # where it ends is said by its successor, not by whoever wrote it
+            self._lift_head()  # where it ends is said by its successor, not by whoever wrote it
 
     def _check_incarnation(self) -> None:
         """A position in a stream that was deleted means nothing in one that was made anew under its name."""

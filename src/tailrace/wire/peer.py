@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 import grpc
+import grpc._channel  # else loaded with the first channel, by each process that was forked from one that has us loaded
 
 from ..config import TlsConfig
 from ..errors import Closed, DeadlineExceeded, PeerFailed, WireRefused

@@ -184,3 +184,29 @@ def test_damaged_lengths_say_nothing(shard: Shard) -> None:
 def test_chunks_of_no_bytes_are_refused() -> None:
     with pytest.raises(ValueError, match="no bytes"):
         Follower(LENGTHS, (1, 2, 3), INDEX, 0, DATA, 4096, HEADER_BYTES, bytearray)
+
+
+def test_what_is_held_is_looked_at_until_its_time_is_over(shard: Shard) -> None:
+    shard.append([10, 20])
+    assert shard.follower.glance(0, BASE, 1 << 20) is None  # nothing is held yet
+    assert not shard.follower.holds
+    shard.follower.hold(shard.client, shard.client, 60.0, 1.0)
+    found = shard.follower.glance(0, BASE, 1 << 20)
+    assert found is not None
+    assert (found[1], len(found[2])) == (2, 30)
+    assert shard.follower.holds
+    assert shard.follower.at_end
+    shard.follower.hold(shard.client, shard.client, 0.0, 1.0)
+    assert shard.follower.glance(0, BASE, 1 << 20) is None
+    assert not shard.follower.holds
+    assert not shard.follower.at_end
+
+
+def test_clients_in_trouble_are_not_held_any_longer(shard: Shard) -> None:
+    shard.append([10])
+    shard.follower.hold(shard.client, shard.client, 60.0, 1.0)
+    shard.cell.close(remove=True)  # its memory is revoked
+    shard.follower.glance(0, BASE, 1 << 20)
+    assert not shard.follower.holds
+    shard.follower.let_go()
+    assert shard.follower.glance(0, BASE, 1 << 20) is None

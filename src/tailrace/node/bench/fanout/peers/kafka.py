@@ -125,7 +125,7 @@ class _Publisher(Publisher):
         bounds = {"queue.buffering.max.kbytes": 64 << 10, "batch.size": 1_000_000}
         self._producer = library.Producer({**common, **bounds, "linger.ms": linger_ms, "acks": "1"})
         self._producer.list_topics(topic, _ASK_S)  # connects
-        self._topic, self._sent = topic, 0
+        self._topic, self._sent, self._confirmed = topic, 0, 0
 
     def send(self, messages: list[bytes]) -> None:
         self._sent += len(messages)
@@ -139,7 +139,9 @@ class _Publisher(Publisher):
             self._producer.poll(0.01)  # the queue is full
 
     def confirmed_bytes(self) -> int:
-        return MESSAGE_BYTES * (self._sent - len(self._producer))
+        # What waits there are requests of its own, too: the difference may be less than it was, and less than nothing.
+        self._confirmed = max(self._confirmed, self._sent - len(self._producer))
+        return MESSAGE_BYTES * self._confirmed
 
     def close(self) -> None:
         self._producer.purge(in_queue=True, in_flight=False)  # nobody waits for what is left at the end
