@@ -14,7 +14,8 @@ def test_a_ratio_is_made_within_a_repeat_and_the_median_counts() -> None:
     said = compared(rounds, {100: 1000})
     assert (said["summary"], said["spread"]) == ({"source_vs_kafka": 3.0}, {"source_vs_kafka": [2.0, 5.0]})
     assert said["goals"] == {"source_vs_kafka": 2.0}
-    assert [row["rows_per_s"] for row in said["rows"]] == [1000, 333]
+    assert [(row["who"], row["rows_per_s"]) for row in said["rows"]] == [("kafka", 333), ("tailrace", 1000)]
+    assert ratios([*rounds, {ours: 1.0}], "kafka", writes=False) == {ours: [2.0, 5.0, 3.0]}, "a round without Kafka"
 
 
 def test_the_summary_has_the_worst_case() -> None:

@@ -30,6 +30,17 @@ class Brought:
     output: Output | None
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A snapshot of a shard in another cluster. `waits`: why nothing was brought; empty if it was."""
+
+    shard: int
+    target: str
+    position: int
+    keys: int
+    waits: str
+
+
 def difference(current: "pyarrow.Table", wanted: "pyarrow.Table") -> "pyarrow.Table":
     """The messages that turn one state into the other: a value for each key that is new or has another, none for those
     that are gone. Tables of `key` and `value`.
@@ -100,6 +111,22 @@ class KeyedStream:
         except BaseException:
             stage.discard()
             raise
+
+    def carry(self, shard: int, target: str) -> Carried:
+        """Bring the newest snapshot of a shard to the cluster whose files lie in `target`, where it appears whole. The
+        copy tree brings the messages; until it has brought those before the snapshot, this waits for a later call."""
+        here = self._snapshots.load(shard)
+        files = PosixFiles(target)
+        there = Snapshots(files, self._clock, Catalog(files), self.stream)
+        newest = max((one.position for one in there.status(shard)), default=-1)
+        (end,) = there.ends([shard]).values()
+        if here.table is None or newest >= here.position:
+            return Carried(shard, target, max(newest, 0), 0, "there already" if newest >= 0 else "none to bring")
+        if end < here.position:
+            return Carried(shard, target, max(newest, 0), 0, f"messages up to {end} only are there")
+        table = here.table
+        there.write(shard, here.position, table.column("key"), table.column("value"), table.column("time_us"))
+        return Carried(shard, target, here.position, table.num_rows, "")
 
     def commit(self, batch: int, brought: list[Brought]) -> None:
         """The updates of all shards become visible together."""

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Annotated, Any
 
@@ -417,9 +417,16 @@ def extract(
             )
 
 
-@app.command("compact", epilog=examples("tailrace pipeline compact prices"))
+@app.command(
+    "compact",
+    epilog=examples("tailrace pipeline compact prices", "tailrace pipeline compact prices --to /mnt/asia --to /mnt/us"),
+)
 def compact(
     stream: StreamName,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="DIR", help="Folder of another cluster to bring it to.", show_default=False),
+    ] = None,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Spark's; else this machine.", show_default=False)
     ] = None,
@@ -436,6 +443,7 @@ def compact(
             from ...pipeline.spark import keyed
 
             made = keyed.compact(spark, world, stream)
+            carried = keyed.carry(spark, world, stream, [os.path.abspath(folder) for folder in to or []])
         finally:
             spark.stop()
         collected = opened.trim(stream)
@@ -444,7 +452,13 @@ def compact(
                 {"shard": one.shard, "position": one.position, "keys": one.keys, "bytes": one.size_bytes}
                 for one in made
             ]
-            show_json({"snapshots": found, "files_deleted": sum(one.segments for one in collected)})
+            show_json(
+                {
+                    "snapshots": found,
+                    "files_deleted": sum(one.segments for one in collected),
+                    "carried": [asdict(one) for one in carried],
+                }
+            )
         else:
             show_table(
                 ["SHARD", "POSITION", "KEYS", "SIZE", "FILES DELETED"],
@@ -459,6 +473,9 @@ def compact(
                     for one, gone in zip(made, collected, strict=True)
                 ],
             )
+            for one in carried:
+                what = f"{one.keys} keys at {one.position}" if not one.waits else one.waits
+                say(f"shard {one.shard} to {one.target}: {what}")
 
 
 def _spark(what: str, master: str | None) -> Any:

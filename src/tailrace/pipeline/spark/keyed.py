@@ -1,7 +1,7 @@
-"""Extract and compact as Spark jobs: one task for each shard, which does all of it and returns a row (A69, A70)."""
+"""Extract, compact and carry as Spark jobs: a task for each shard does all of it and returns a row (A69, A70)."""
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ...errors import ConfigError
 from ...files import PosixFiles
 from ...native import shard_of
 from ...streams import Catalog, Snapshots
-from ..keyed import Brought, KeyedStream
+from ..keyed import Brought, Carried, KeyedStream
 
 if TYPE_CHECKING:
     import pyarrow
@@ -114,6 +114,27 @@ def compact(spark: SparkSession, root: str, stream: str) -> list[Compacted]:
     frame = spark.range(0, count, 1, count)  # a task for each
     rows = frame.mapInArrow(fold, "shard bigint, position bigint, keys bigint, size_bytes bigint, fresh boolean")
     return sorted((Compacted(**row.asDict()) for row in rows.collect()), key=lambda one: one.shard)
+
+
+def carry(spark: SparkSession, root: str, stream: str, targets: Sequence[str]) -> list[Carried]:
+    """Bring the newest snapshot of each shard to other clusters, by their folders: what serves them begins there, and
+    goes on with the messages that the copy tree brings. May be run at any time, as often as one likes."""
+    count = KeyedStream(root, stream).config.shards
+    places = list(targets)
+
+    def bring(batches: "Iterable[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        import pyarrow as pa
+
+        for one in batches:
+            for number in one.column("id").to_pylist():
+                made = KeyedStream(root, stream).carry(number % count, places[number // count])
+                yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(made)], pa.binary())], ["carried"])
+
+    if not places:
+        return []
+    tasks = count * len(places)
+    rows = spark.range(0, tasks, 1, tasks).mapInArrow(bring, "carried binary").collect()
+    return sorted((pickle.loads(row["carried"]) for row in rows), key=lambda one: (one.target, one.shard))
 
 
 def _schema() -> "pyarrow.Schema":

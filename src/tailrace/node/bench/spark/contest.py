@@ -60,10 +60,10 @@ class Contest:
 
     def round(self, *, slow: bool = True) -> dict[Cell, float]:
         """Seconds by cell. Scans first, in an order that changes from round to round, since what runs before leaves its
-        traces; then writes, and what they wrote is on disk before the next round. `slow`: Kafka, too."""
+        traces; then writes, and what they wrote is on disk before the next round. `slow`: Kafka and writes, too."""
         seconds: dict[Cell, float] = {}
         scans = [cell for cell in self.acts if cell.what != "write" and (slow or cell.who != "kafka")]
-        writes = [cell for cell in self.acts if cell.what == "write"]
+        writes = [cell for cell in self.acts if cell.what == "write" and slow]
         self._order.shuffle(scans)
         self._order.shuffle(writes)
         for cell in scans + writes:
@@ -171,10 +171,11 @@ def messages_of(size: int, count: int) -> list[bytes]:
 
 
 def ratios(rounds: Sequence[dict[Cell, float]], peer: str, *, writes: bool) -> dict[Cell, list[float]]:
-    """Our rows/s over the peer's, for each size and kind of scan, in each round."""
-    found = {}
-    for cell in rounds[0]:
-        theirs = Cell(peer, cell.what, cell.message_bytes)
-        if cell.who == "tailrace" and (cell.what == "write") == writes and theirs in rounds[0]:
-            found[cell] = [one[theirs] / one[cell] for one in rounds]
+    """Our rows/s over the peer's, for each size and kind of scan, in each round that has both."""
+    found: dict[Cell, list[float]] = {}
+    for one in rounds:
+        for cell in one:
+            theirs = Cell(peer, cell.what, cell.message_bytes)
+            if cell.who == "tailrace" and (cell.what == "write") == writes and theirs in one:
+                found.setdefault(cell, []).append(one[theirs] / one[cell])
     return found

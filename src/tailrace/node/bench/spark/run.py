@@ -26,7 +26,8 @@ from .contest import SHARDS, Cell, Contest, Progress, ratios
 PARTS = ("source", "pipeline", "sites", "state", "kills")
 FIGURES = [*pipelines.FIGURES, *sites.FIGURES, *state_store.FIGURES]
 SOURCE_GOALS = {"source_vs_kafka": 2.0, "source_vs_parquet": 0.8, "source_vs_text": 0.45}
-_WARM_UPS = 3
+_WARM_UPS = 5
+_FAST = 3  # scans of files are repeated so many times more often than what takes long
 _FULL_BYTES, _QUICK_BYTES = 250_000_000, 400_000
 
 
@@ -110,10 +111,10 @@ def _source(folder: str, peers_folder: str, rounds: int, quick: bool, progress: 
         for number in range(1 if quick else _WARM_UPS):
             progress(f"warm-up {number + 1}, not counted")
             contest.round(slow=number == 0)
-        taken = []
-        for number in range(rounds):
-            progress(f"round {number + 1} of {rounds}")
-            taken.append(contest.round())
+        taken, count = [], rounds if quick else rounds * _FAST
+        for number in range(count):
+            progress(f"round {number + 1} of {count}")
+            taken.append(contest.round(slow=quick or number % _FAST == 0))
         return compared(taken, contest.counts) | {"missing": contest.missing}
 
 
@@ -134,8 +135,10 @@ def compared(taken: Sequence[dict[Cell, float]], counts: Mapping[int, int]) -> d
             summary[name] = _rounded(statistics.median(least))
             spread[name] = [_rounded(min(least)), _rounded(max(least))]
     rows = []
-    for cell in taken[0]:
-        rates = [counts[cell.message_bytes] / one[cell] for one in taken]
+    for cell in sorted(
+        {cell for one in taken for cell in one}, key=lambda cell: (cell.message_bytes, cell.what, cell.who)
+    ):
+        rates = [counts[cell.message_bytes] / one[cell] for one in taken if cell in one]
         rows.append(
             {
                 "who": cell.who,
