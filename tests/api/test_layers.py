@@ -12,6 +12,7 @@ import pytest
 
 import tailrace
 from conftest import wait_until
+from tailrace.cache import Cache
 from tailrace.config import DATA_CACHE, LENGTHS_CACHE, WorldConfig
 from tailrace.errors import CacheUnavailable, ConfigError
 from tailrace.node.hosts import cell_folder, world_folder
@@ -286,3 +287,32 @@ def test_a_stream_with_a_cache_of_its_own_is_not_pushed_out_by_others(tmp_path: 
         assert set(beside.caches()) == {DATA_CACHE, LENGTHS_CACHE, "ticks-data"}
     with pytest.raises(ConfigError, match=r"cache: '\.\./x' is not a cache name"):
         tailrace.StreamConfig(cache="../x")
+
+
+def lent(world: tailrace.World) -> int:
+    """Clients of the data cache that somebody holds at this moment."""
+    data = layers_of(world).data
+    assert isinstance(data, Cache)
+    return len(data._ways._all) - len(data._ways._idle)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_who_follows_holds_clients_between_batches_only_if_it_follows_one_shard(
+    world: tailrace.World, beside: tailrace.World, shards: int
+) -> None:
+    with world.producer("s", shards=shards) as producer:
+        producer.send(b"first", shard=0)
+        producer.flush()
+        wait_for_cache(beside, "s")
+        with beside.consumer("s", start="latest") as consumer:
+            for number in range(5):
+                producer.send(b"%d" % number, shard=0)
+                producer.flush()
+                assert taken(consumer, 1) == [b"%d" % number]
+                assert lent(beside) <= (shards == 1)
+            assert consumer.poll() is None
+            assert lent(beside) == 0  # and who waits holds none
+            producer.send(b"last", shard=0)
+            producer.flush()
+            assert taken(consumer, 1) == [b"last"]
+        assert lent(beside) == 0  # nor who is closed

@@ -19,6 +19,8 @@ class Silent:
         self.looks += 1
         self._clock.advance(self.look_s)
 
+    def rest(self) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -49,6 +49,7 @@ class Followed:
     ) -> None:
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
         self.told = partial(board.lengths, number)
+        self._alone = board.is_small
 
     def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
         key = partial(self._key, segment.data_name if name == "data" else segment.index_name)
@@ -56,7 +57,7 @@ class Followed:
 
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
-        return Head(segment, key, self.told, self._layers, self._key)
+        return Head(segment, key, self.told, self._layers, self._key, self._alone)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -90,6 +91,10 @@ class Board:
             return None, math.inf
         self.begin_round()
         return self.lengths(list(self._places).index((stream, shard)))
+
+    def is_small(self) -> bool:
+        """Whether it is about one shard only."""
+        return len(self._told) == 1
 
     def begin_round(self) -> None:
         """Whatever is asked next is to be looked up again."""

@@ -225,6 +225,9 @@ class Consumer:
                 begun_s = self._clock.monotonic_s()
                 self._kept = self._read()
                 self._look_s = self._clock.monotonic_s() - begun_s
+                if self._kept is None:
+                    for tail in self._tails.values():
+                        tail.rest()
         if self._stop.is_set():
             self.close()  # it was called while we read, and left the files to us
         return self._kept is not None

@@ -15,7 +15,9 @@ from .segments import HEADER_BYTES, Segment
 
 
 class Head:
-    """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size."""
+    """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
+    is the only one of its consumer. Else each gives back at once what it looks with: who follows many shards must not
+    hold connections for each of them."""
 
     def __init__(
         self,
@@ -24,8 +26,10 @@ class Head:
         told: Callable[[], tuple[ShardLengths | None, float]],
         layers: Callable[[], Layers | None],
         key: Callable[[str, int], bytes],
+        alone: Callable[[], bool],
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
+        self._alone = alone
         self._follower: Follower | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
         self.at_end = False  # the last look was certain that there is no more than it gave
@@ -43,11 +47,17 @@ class Head:
         if found is not None and self._grip is not None:
             layers = self._grip[0]
             layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
+        if not self._alone():
+            self.rest()
         return found
 
-    def close(self) -> None:
+    def rest(self) -> None:
+        """Nobody looks for a while: give back what others may need."""
         if self._grip is not None:
             self._grip[1].close()
+
+    def close(self) -> None:
+        self.rest()
         self._grip, self.at_end = None, False
 
     def _hold(self) -> Follower | None:

@@ -341,6 +341,11 @@ class ShardTail:
         self._lift_head()
         self._view, self._window, self._entry = None, memoryview(b""), 0
 
+    def rest(self) -> None:
+        """There is nothing for now: hold nothing that others may need."""
+        if self._head is not None:
+            self._head.rest()
+
     def _lift_head(self) -> None:
         """From here on by the long way."""
         if self._head is not None:
