@@ -20,7 +20,7 @@ typedef struct {
     uint8_t rest[TR_HINT_SLOT_BYTES - 8];
 } tr_hint_slot;
 
-_Static_assert(sizeof(tr_hint_slot) == TR_HINT_SLOT_BYTES, "a slot is a cache line: docs/formats/hints.md");
+_Static_assert(sizeof(tr_hint_slot) == TR_HINT_SLOT_BYTES, "a slot is a cache line: docs/formats/layers.md");
 
 /* 0 or an errno. The file is made if it is not there and `writable`; it has the one size or is refused (EINVAL). */
 int tr_hints_map(const char *path, int writable, tr_hint_slot **slots);
