@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.copytree.extents import Cursor, Extent, after, extents_of, missing_bytes, next_run
-from tailrace.copytree.window import Window
+from tailrace.copytree.window import BATCHES, LARGE_BYTES, Window
 from tailrace.model.segment import Segment
 
 
@@ -109,3 +109,20 @@ def test_as_many_batches_are_on_their_way_as_the_way_is_long() -> None:
     first = window.batches_max
     window.taken(window.sent_bytes, 1 << 20, 0.1)  # a way of 100 ms
     assert window.batches_max == first + 20
+
+
+def test_the_largest_batches_do_not_count() -> None:
+    """Nothing larger would be made of them, and together they share a sync."""
+    window = Window()
+    assert window.taken(0, 64 * LARGE_BYTES, 0.0)
+    for _ in range(BATCHES + 5):
+        assert window.room_bytes
+        window.sent(LARGE_BYTES, 0.0)
+    for _ in range(BATCHES):
+        assert window.room_bytes
+        window.sent(LARGE_BYTES - 1, 0.0)
+    assert not window.room_bytes
+    assert window.taken((BATCHES + 5) * LARGE_BYTES, 64 * LARGE_BYTES, 0.0)
+    assert not window.room_bytes  # the small ones are still on their way
+    assert window.taken((BATCHES + 6) * LARGE_BYTES - 1, 64 * LARGE_BYTES, 0.0)
+    assert window.room_bytes
