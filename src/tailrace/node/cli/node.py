@@ -1,7 +1,6 @@
 """`tailrace node`: one process of a deployment, in the foreground, until it is told to stop."""
 
 import gc
-import signal
 import sys
 import threading
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from ...errors import ConfigError
 from ..deployed import Deployed, open_store
 from ..membership import write_membership
 from ..process_registry import ProcessEntry, State
+from ..stopping import stop_asked
 from ..supervision import RESTART_EXIT
 from ..world import World
 from .options import DEFAULT_WORLD, CertificateKey, Debug, Json, Roots, WorldFolder, examples, size
@@ -125,9 +125,7 @@ def node(
         if compression not in ("none", "zstd"):
             raise ConfigError(f"--compression {compression}: use none or zstd")
         tls = TlsConfig(certificate=certificate, key=key, roots=roots) if certificate and key and roots else None
-        stopping = threading.Event()
-        for signal_number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signal_number, lambda *_: stopping.set())
+        stopping = stop_asked()
         copying = [role for role in wanted if role not in ("cache", "ambassador")]
         if copying and (world_file is None or cluster is None):
             raise ConfigError(f"--roles {copying[0]}: name its world and its cluster with --world-file and --cluster")

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -539,7 +540,7 @@ def _stopping(stop: Any) -> Iterator[None]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        stop()
+        threading.Thread(target=stop, name="tailrace stop").start()  # here the lock that it needs may be held
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

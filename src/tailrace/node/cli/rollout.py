@@ -1,8 +1,6 @@
 """`tailrace rollout`: restart every process of a running world, few at a time, while its users go on."""
 
 import os
-import signal
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 from ...env import SystemClock
 from ...errors import ConfigError
 from ..deployed import Deployed, open_store
+from ..stopping import stop_asked
 from ..world_file import read_world_file
 from .options import Debug, Json, duration, examples
 from .report import reported, say, show, show_json
@@ -64,9 +63,7 @@ def rollout(
         if unknown := [name for name in clusters or () if name not in names]:
             raise ConfigError(f"--cluster {unknown[0]}: {path} has {', '.join(names) or 'no clusters'}")
         chosen = [name for name in names if not clusters or name in clusters]
-        stopping = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopping.set())
+        stopping = stop_asked()
 
         def tell(step: "Restarting") -> None:
             if json:

@@ -1,14 +1,13 @@
 """`tailrace topology`: which cluster copies from which, what that costs, why, and what an outage would change."""
 
 import math
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...errors import ConfigError
+from ..stopping import stop_asked
 from .options import Debug, Json, examples
 from .report import OutputProblem, reported, say, show, show_json, show_table
 from .units import show_size
@@ -198,9 +197,7 @@ def keep_trees(
         from ..coordination_store import open_coordination
 
         known = _read(file)
-        stopping = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopping.set())
+        stopping = stop_asked()
 
         def tell(order: PublishTree) -> None:
             if json:

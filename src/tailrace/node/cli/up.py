@@ -1,9 +1,7 @@
 """`tailrace up`: every cluster of a world on this machine, in the foreground, until it is told to stop."""
 
 import os
-import signal
 import sys
-import threading
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,6 +9,7 @@ import typer
 
 from ...errors import ConfigError, TailraceError
 from ..deployed import make_all_caches, open_store, process_plans, publish
+from ..stopping import stop_asked
 from ..supervision import ProcessPlan, ProcessStatus, Supervisor
 from ..world_file import WorldFile, read_world_file
 from .options import Debug, Json, examples
@@ -53,9 +52,7 @@ def up(
         file = read_world_file(path)
         if not file.world.clusters:
             raise ConfigError(f"{path} has no clusters: give each a table, [clusters.NAME]")
-        stopping = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopping.set())
+        stopping = stop_asked()
         folder = os.path.dirname(os.path.abspath(path))
         with open_store(path, file) as store:
             make_all_caches(path, file)

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from ....pipeline import Pipeline, parquet, stream
+from ...stopping import stop_asked
 from ...world import open_world
 
 BUDGET_CENTS = 1_000_000  # of each campaign
@@ -133,8 +134,7 @@ def serve(over: threading.Event) -> None:
 
 
 def main() -> None:
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda signum, frame: over.set())
+    over = stop_asked(signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the story ends us in order
     {"publish": publish, "serve": serve}[sys.argv[1]](over)
 
