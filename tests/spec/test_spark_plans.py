@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline.spark.bounds import Bounds, ShardRange, cut, shares
+from tailrace.pipeline.spark.bounds import Bounds, ShardRange, cut, packed, shares
 from tailrace.pipeline.spark.java import Java, fault_of, find_java, install, parse_version
 from tailrace.pipeline.spark.options import SinkOptions, SourceOptions
 
@@ -153,3 +153,12 @@ def test_the_reduced_java_is_not_asked_for_what_it_lacks(tmp_path: Path) -> None
 
     told = subprocess.run([os.path.join(home, "bin", "java"), *words], capture_output=True, text=True, check=True)
     assert told.stdout == "-Da=b c\nx*\n\n"
+
+
+def test_small_ranges_share_a_task_and_none_is_lost() -> None:
+    ranges = [ShardRange(shard, 0, size) for shard, size in enumerate([10, 0, 90, 1, 200, 5, 5])]
+    packs = packed(ranges, 100)
+    assert [one for some in packs for one in some] == ranges, "all of them, in their order"
+    assert [len(some) for some in packs] == [3, 1, 1, 2]
+    assert all(len(some) == 1 or sum(one.end - one.begin for one in some) <= 100 for some in packs)
+    assert packed([], 100) == []
