@@ -58,9 +58,7 @@ class ParquetFolder:
             )
 
     def has(self, footer: Footer) -> bool:
-        if any(os.path.exists(path) for path in self._paths(footer.unit)):
-            return True
-        return has_all(self._account()[1], footer.ranges, footer.born)
+        return os.path.exists(self._path(footer.unit)) or has_all(self._account()[1], footer.ranges, footer.born)
 
     def publish(self, footer: Footer, staged: str) -> None:
         import pyarrow.parquet as pq
@@ -70,7 +68,7 @@ class ParquetFolder:
         if not pq.read_schema(staged).names:
             self._note(footer)
             return
-        final = self._paths(footer.unit)[0]
+        final = self._path(footer.unit)
         try:
             try:
                 os.link(staged, final)
@@ -99,7 +97,7 @@ class ParquetFolder:
     def _parts(self) -> Iterator[Footer]:
         with suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.folder)):
-                if name.startswith(("part-", "_none-")) and name.endswith(".parquet"):
+                if name.startswith("part-") and name.endswith(".parquet"):
                     yield Footer.read(os.path.join(self.folder, name))
 
     # ---- the account of units without output
@@ -154,8 +152,8 @@ class ParquetFolder:
             raise FileProblem(f"{self._accounts} cannot be written: {seen}; it is tried again") from seen
         raise FileProblem(f"{self._accounts} is written by too many at once; it is tried again")
 
-    def _paths(self, unit: str) -> tuple[str, str]:
-        return tuple(os.path.join(self.folder, f"{kind}-{unit}.parquet") for kind in ("part", "_none"))  # type: ignore[return-value]
+    def _path(self, unit: str) -> str:
+        return os.path.join(self.folder, f"part-{unit}.parquet")
 
 
 def _appear(path: str, content: str) -> bool:
