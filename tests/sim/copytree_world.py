@@ -23,7 +23,7 @@ from tailrace.copytree.routes import orders_for
 from tailrace.copytree.schedule import Joined, Left, Reported, Schedule, Tick, Wanted
 from tailrace.copytree.settings import adopt, read_settings
 from tailrace.copytree.window import Window
-from tailrace.errors import CacheUnavailable, Corrupt, PositionRetired, StreamMissing, Superseded, TailraceError
+from tailrace.errors import CacheUnavailable, PositionRetired, StreamMissing, Superseded, TailraceError
 from tailrace.files import PosixFiles
 from tailrace.files.chunks import ChunkedFile, chunk_size_for, file_key
 from tailrace.files.lengths import SegmentLengths, ShardLengths, lengths_key
@@ -152,7 +152,6 @@ class Site:
         self.disk = SimulatedDisk(seed=world.random.randrange(1 << 30))
         self.clock = VirtualClock(world.time)
         self.jumped = 0  # jumps that have met nothing yet
-        self.remade = 0  # how often its copy was deleted and made anew
         self.layers = Layers(Cell(), Cell())
         self.writers = [Process(f"{name}/writer-{i}", self, lambda process: None) for i in range(2)]
         self.readers = [Process(f"{name}/reader-{i}", self, Reader) for i in range(2)]
@@ -324,12 +323,12 @@ class Writing:
         try:
             before = read_settings(process.files, STREAM)
             settings = StreamSettings.parse(opening.settings, STREAM)
-            settings = adopt(process.files, STREAM, opening.origin, settings, lambda: self._admit_anew(opening))
+            settings = adopt(process.files, STREAM, opening.origin, settings)
             if before is not None and before.incarnation != settings.incarnation:
-                world, newer = self._world, generation_of(settings.incarnation) > generation_of(before.incarnation)
+                world = self._world
+                assert generation_of(settings.incarnation) > generation_of(before.incarnation)
                 world.effective["re-creation"] += 1
-                site.remade += 1
-                world.counts["made anew" if newer else "made old again"] += 1
+                world.counts["made anew"] += 1
                 world.say(f"{process.name}: {before.incarnation} becomes {settings.incarnation}, by {opening.reader}")
             self._target: DurableTarget | CacheTarget
             if opening.operation.storage == "durable":
@@ -343,10 +342,6 @@ class Writing:
                 self._lock()
         except TailraceError as problem:
             self._refuse(problem)
-
-    def _admit_anew(self, opening: Opening) -> None:
-        if self._world.epoch > opening.epoch:
-            raise Superseded("an older tree brings another stream")
 
     def _cannot_wait(self, pause_s: float) -> None:
         raise _Later
@@ -629,7 +624,6 @@ class Consumer:
         self._site, self._layered = site, layered
         self.generation = 0
         self.seen, self.positions = [0] * SHARDS, [0] * SHARDS
-        self._remade = 0
         self._skipping: set[int] = set()  # shards of which the next message may be a later one
         self._process = Process(f"{site.name}/consumer", site, self._start)
         self._tails: dict[int, ShardTail] = {}
@@ -656,13 +650,6 @@ class Consumer:
                 self._skip(gone)
             except StreamMissing:
                 assert self._begin_again()
-            except Corrupt:
-                # Known: a parent that had not heard yet brought the old stream back, and then the new one came again.
-                # Whoever had a file of it open sees that file end too early, and must open it again.
-                if self._remade == self._site.remade:
-                    raise
-                self._tails = {}
-            self._remade = self._site.remade if not self._tails else self._remade
         self._process.after(POLL_S, self._poll)
 
     def _begin_again(self) -> bool:

@@ -6,12 +6,11 @@ two places could never be told apart again.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..config import StreamConfig, decode
-from ..errors import ConfigError, FileMissing, NameRefused, WireRefused
+from ..errors import ConfigError, FileMissing, NameRefused, Superseded, WireRefused
 from ..files import Files
 from ..files.origins import read_origin, write_origin
 from ..model import check_name
@@ -46,16 +45,10 @@ def read_settings(files: Files, stream: str) -> StreamSettings | None:
         return None
 
 
-def adopt(
-    files: Files,
-    stream: str,
-    origin: str,
-    settings: StreamSettings,
-    replacing: Callable[[], None] = lambda: None,
-) -> StreamSettings:
-    """Make the stream a copy with these settings, if it is not one yet; the settings that hold here. `replacing` is
-    asked before a copy of another incarnation is deleted, and raises if it is to stay: nothing in the two says which
-    is the newer one."""
+def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> StreamSettings:
+    """Make the stream a copy with these settings, if it is not one yet; the settings that hold here. Superseded: what
+    is here is newer. Whoever sends the old one has not heard yet, and two parents would delete each other's copy by
+    turns."""
     here = read_settings(files, stream)
     if here is not None and read_origin(files, stream) is None:
         raise WireRefused(
@@ -64,8 +57,9 @@ def adopt(
         )
     if here is not None and here.incarnation == settings.incarnation:
         return here
+    if here is not None and here.incarnation > settings.incarnation:
+        raise Superseded(f"the stream {stream!r} was made anew, and here is the new one; the old one is not taken")
     if here is not None:  # the origin has deleted it and made it anew: what lies here is of the old one
-        replacing()
         files.delete_folder(f"streams/{stream}")
     files.make_folder(f"streams/{stream}")
     write_origin(files, stream, origin)

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 from ..env import Clock, SystemClock
@@ -131,8 +130,7 @@ class Arrival:
 
 
 class Writer:
-    """Implements CopyService. `admit` raises for what this cluster does not take, `admit_anew` for what may not replace
-    the copy of another incarnation that is here."""
+    """Implements CopyService. `admit` raises for what this cluster does not take."""
 
     def __init__(
         self,
@@ -140,12 +138,11 @@ class Writer:
         place: Place,
         *,
         admit: Callable[[Opening], None] = lambda opening: None,
-        admit_anew: Callable[[Opening], None] = lambda opening: None,
         window_bytes: int = WINDOW_BYTES,
         operations_max: int = 256,
         clock: Clock | None = None,
     ) -> None:
-        self.cluster, self._place, self._admit, self._admit_anew = cluster, place, admit, admit_anew
+        self.cluster, self._place, self._admit = cluster, place, admit
         self._window_bytes, self._operations_max = window_bytes, operations_max
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -181,8 +178,7 @@ class Writer:
             raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
         arrival = self._enter(opening, stop)
         try:
-            replacing = partial(self._admit_anew, opening)
-            here = adopt(self._place.files, operation.stream, opening.origin, settings, replacing)
+            here = adopt(self._place.files, operation.stream, opening.origin, settings)
             yield from self._run(self._target(opening, here, arrival.window_bytes), batches, arrival)
         finally:
             self._leave(opening)

@@ -20,7 +20,7 @@ from ..copytree import FilesCheck, Reader, ReaderLink, Route, Scheduler, Writer,
 from ..copytree.router import Router, RouterConfig
 from ..copytree.world_record import load
 from ..env import Clock, SystemClock
-from ..errors import ConfigError, Denied, Superseded, TailraceError
+from ..errors import ConfigError, Denied, TailraceError
 from ..native.hints import Waiter
 from ..wire import Opening, Operation, Running
 from .cluster_place import ClusterPlace
@@ -77,7 +77,7 @@ class ClusterNode:
         self.addresses: dict[str, str] = {}
         with ExitStack() as undo:
             if "writer" in roles:
-                self.writer = Writer(cluster, self._place, admit=self._admit, admit_anew=self._admit_anew)
+                self.writer = Writer(cluster, self._place, admit=self._admit)
                 undo.callback(self.writer.close)
             if "scheduler" in roles:
                 self.scheduler = Scheduler(
@@ -225,16 +225,6 @@ class ClusterNode:
             raise Denied(f"{operation}: the world has no such stream")
         if self._cluster not in tree and state.epochs[operation.stream] >= opening.epoch:
             raise Denied(f"{operation}: {self._cluster} is not in the tree of this stream")
-
-    def _admit_anew(self, opening: Opening) -> None:
-        """A parent of an older tree may not have heard that the stream was made anew, and would bring the old one back:
-        the two parents would delete each other's copy by turns."""
-        operation = opening.operation
-        if load(self._store).epochs.get(operation.stream, 0) > opening.epoch:
-            raise Superseded(
-                f"{operation}: {opening.source} has another stream of this name than {self._cluster}, and sends it by "
-                "an older tree; what is here stays until the newer tree's parent sends it"
-            )
 
     # ---- for the scheduler
 

@@ -129,7 +129,7 @@ class World:
         self._coordination: Coordination | None = None
         self._opening = threading.Lock()
         self._closed = False
-        self._catalog = Catalog(files)
+        self._catalog = Catalog(files, clock)
         self._root = root
         self._caches_here: Caches | None = None
         self._layers_here: WorldLayers | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..config import Retention, StreamConfig, decode, encode
+from ..env import Clock, SystemClock
 from ..errors import ConfigError, Corrupt, FileMissing, FileProblem, NameRefused, StreamExists, StreamMissing
 from ..files import Files
 from ..model import check_name
@@ -15,6 +16,7 @@ from .shard_files import SegmentView, find_end, shard_folder
 
 _SETTINGS_VERSION = 1
 _TRIES = 20
+_DELETED = "newest-deleted"  # the incarnation of the newest stream that was deleted here
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class ShardStatus:
 
 
 class Catalog:
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, clock: Clock | None = None) -> None:
+        self._files, self._clock = files, clock or SystemClock()
 
     def names(self) -> list[str]:
         return [name for name in self._files.list("streams") if self._has(name)]
@@ -40,7 +42,7 @@ class Catalog:
     def create(self, name: str, config: StreamConfig) -> StreamConfig:
         """Make a stream; StreamExists if there is one."""
         self._files.make_folder(f"streams/{check_name(name, 'stream')}")
-        if not self._publish(name, config, fresh=True, incarnation=secrets.token_hex(8)):
+        if not self._publish(name, config, fresh=True, incarnation=self._next_incarnation()):
             raise StreamExists(
                 f"the stream {name!r} is there already; open it, or delete it first. Nothing was changed"
             )
@@ -67,8 +69,19 @@ class Catalog:
         return self._load(name)[0]
 
     def incarnation(self, name: str) -> str:
-        """Another one each time a stream of this name is made: what belonged to an earlier one is not taken for its."""
+        """Another one each time a stream of this name is made, and one that sorts behind those before: what belonged to
+        an earlier one is not taken for its, and of two copies one can tell which is the newer."""
         return self._load(name)[1]
+
+    def _next_incarnation(self) -> str:
+        return f"{max(self._clock.time_us(), self._newest_deleted_us() + 1):016x}{secrets.token_hex(4)}"
+
+    def _newest_deleted_us(self) -> int:
+        """Behind this the next one must lie, even if the clock went back."""
+        try:
+            return _made_us(bytes(self._files.read(_DELETED)).decode(errors="replace"))
+        except FileMissing:
+            return 0
 
     def _load(self, name: str) -> tuple[StreamConfig, str]:
         path = _settings(check_name(name, "stream"))
@@ -97,6 +110,9 @@ class Catalog:
         """With all its messages, at once: a crash leaves either all of it or nothing that anybody sees."""
         if not self._has(check_name(name, "stream")):
             raise self._missing(name)
+        incarnation = self.incarnation(name)
+        if _made_us(incarnation) > self._newest_deleted_us():
+            self._files.publish(_DELETED, incarnation.encode(), replace=True)
         self._files.delete_folder(f"streams/{name}")
 
     def shard(self, name: str, shard: int) -> ShardStatus:
@@ -139,6 +155,14 @@ class Catalog:
         table = {"version": _SETTINGS_VERSION, "incarnation": incarnation, **encode(config)}
         content = json.dumps(table, indent=2) + "\n"
         return self._files.publish(_settings(name), content.encode(), replace=not fresh)
+
+
+def _made_us(incarnation: str) -> int:
+    """When it was made; 0 if its name does not say."""
+    try:
+        return int(incarnation[:16], 16)
+    except ValueError:
+        return 0
 
 
 def _settings(name: str) -> str:
