@@ -145,7 +145,7 @@ class Writer:
         self.cluster, self._place, self._admit = cluster, place, admit
         self._window_bytes, self._operations_max = window_bytes, operations_max
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._lock, self._adopting = threading.Lock(), threading.Lock()
         self._running: dict[Operation, Arrival] = {}
         self._closed = False
         self.taken_bytes = 0
@@ -178,7 +178,8 @@ class Writer:
             raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
         arrival = self._enter(opening, stop)
         try:
-            here = adopt(self._place.files, operation.stream, opening.origin, settings)
+            with self._adopting:  # all shards come at once, and the second must not delete what the first has made
+                here = adopt(self._place.files, operation.stream, opening.origin, settings)
             yield from self._run(self._target(opening, here, arrival.window_bytes), batches, arrival)
         finally:
             self._leave(opening)
