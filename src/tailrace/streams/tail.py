@@ -365,8 +365,15 @@ class ShardTail:
             self._lift_head()  # where it ends is said by its successor, not by whoever wrote it
 
     def _check_incarnation(self) -> None:
-        """A position in a stream that was deleted means nothing in one that was made anew under its name."""
-        if self.incarnation is not None and Catalog(self._files).incarnation(self.stream) != self.incarnation:
+        """A position in a stream that was deleted means nothing in one that was made anew under its name. While there
+        is none at all, nothing is known: the whole file system may be away, and come back."""
+        if self.incarnation is None:
+            return
+        try:
+            here = Catalog(self._files).incarnation(self.stream)
+        except StreamMissing:
+            return
+        if here != self.incarnation:
             raise StreamMissing(
                 f"the stream {self.stream!r} was deleted and made anew while it was read; open it again to read the "
                 "new one from its beginning"
