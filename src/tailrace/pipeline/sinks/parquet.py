@@ -87,8 +87,7 @@ class ParquetFolder:
     def close(self) -> None: ...
 
     def outputs(self) -> Iterator[Footer]:
-        footers = list(self._parts())
-        yield from footers
+        yield from self._parts()
         number, stretches = self._account()
         if number:
             with open(os.path.join(self.folder, "_pipeline"), encoding="utf-8") as file:
