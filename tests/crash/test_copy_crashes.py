@@ -45,8 +45,12 @@ def copy(source: PosixFiles, disk: Disk, clock: ManualClock, seed: int) -> None:
     target = DurableTarget(files, OPENING)
     reading = DurableSource(source, clock, OPERATION, "i", piece_bytes=60)
     reading.begin(target.begin())
+    turn = seed
     while (batch := reading.next_batch(1000)) is not None:
-        target.take([batch])
+        target.take(batch)
+        if (turn := turn + 1) % 2:  # the others come while a sync is under way
+            target.settle()
+    target.settle()
     reading.close()
     target.close()
 

@@ -358,23 +358,34 @@ class Writing:
         self._end.send(_granting(standing))
 
     def _receive(self, batch: Batch) -> None:
+        now_s = self._world.time.now_s
+        hangs_s = max(0.0, self._process.stalled_until_s - now_s)
         self._waiting.append(batch)
+        if not hangs_s and not self._take():
+            return
         if not self._busy:
             self._busy = True
-            now_s = self._world.time.now_s
-            hangs_s = max(0.0, self._process.stalled_until_s - now_s)
             if hangs_s > SILENT_S and self._process.stalls:  # so long that it is given up, and wakes as a ghost
                 self._process.stalls -= 1
                 self._world.effective["stall"] += 1
             self._process.after(hangs_s + self._world.random.uniform(0.0005, 0.01), self._work)
 
+    def _take(self) -> bool:
+        waiting, self._waiting = self._waiting, []
+        try:
+            for batch in waiting:
+                self._target.take(batch)
+        except TailraceError as problem:
+            self._refuse(problem)
+            return False
+        return True
+
     def _work(self) -> None:
         self._busy = False
-        taken, self._waiting = self._waiting, []
-        if self._end.closed:
+        if self._end.closed or not self._take():
             return
         try:
-            self._end.send(_granting(self._target.take(taken)))
+            self._end.send(_granting(self._target.settle()))
         except TailraceError as problem:
             self._refuse(problem)
 

@@ -4,7 +4,7 @@ It alone tells the lengths of its shard here, those of the file, too: it looks a
 consumers ask the files. Two of them at a time do each other no harm but work; the lock sees to it that the older stops.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ class CacheTarget:
         self._views: dict[tuple[Segment, Track], View] = {}
         self._local: list[Segment] = []
         self._looked_s = self._durable_s = float("-inf")
-        self._taken_bytes = 0
+        self._taken_bytes = self._beat_us = 0
 
     @property
     def waits(self) -> bool:
@@ -83,19 +83,19 @@ class CacheTarget:
             segment=newest, data_length=self._durable(newest, "data"), index_length=self._durable(newest, "index")
         )
 
-    def take(self, batches: Sequence[Batch]) -> Standing:
+    def take(self, batch: Batch) -> None:
         self._check_lock()
-        beat_us = self._told.beat_us
-        for batch in batches:
-            beat_us = max(beat_us, batch.beat_us)
-            if batch.segment is not None:
-                self._receive(batch.segment, batch)
+        self._beat_us = max(self._beat_us, batch.beat_us)
+        self._taken_bytes += batch.size
+        if batch.segment is not None:
+            self._receive(batch.segment, batch)
+
+    def settle(self) -> Standing:
         moved = self._write()
         now_s = self._clock.monotonic_s()
         if moved or now_s >= self._told_s + TELL_S:
-            self._tell(beat_us)
+            self._tell(max(self._beat_us, self._told.beat_us))
             self._told_s = now_s
-        self._taken_bytes += sum(batch.size for batch in batches)
         return Standing(taken_bytes=self._taken_bytes)
 
     def close(self) -> None:

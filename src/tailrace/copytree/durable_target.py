@@ -6,9 +6,11 @@ Invariants:
 - A segment follows another only when that one is complete. If the source has lost the rest of it to retention, what is
   here of it and before goes, too: then consumers see messages retired, and not a hole.
 
-No thread of its own; one thread at a time uses it.
+No thread of its own. One thread takes what comes, while another may settle it: what arrives during a sync is already in
+the file's memory when the sync is over, and the next one has only to wait for the disk.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
@@ -42,7 +44,10 @@ class DurableTarget:
         self._claim: Claim | None = None
         self._segment: Segment | None = None
         self._open: dict[Track, Appender] = {}
-        self._taken_bytes = 0
+        self._settling = threading.Lock()  # whoever syncs, or changes what is open
+        self._noting = threading.Lock()
+        self._entries: list[Piece] = []  # of the index, until their data are durable
+        self._came_bytes = self._taken_bytes = self._behind_bytes = 0
 
     @property
     def waits(self) -> bool:
@@ -79,37 +84,44 @@ class DurableTarget:
         except Fenced as fenced:
             raise Superseded(f"{self._operation}: {fenced}") from None
 
-    def take(self, batches: Sequence[Batch]) -> Standing:
-        """Make all of them durable, with as few flushes as their segments allow."""
+    def take(self, batch: Batch) -> None:
+        """Append it. Nobody sees it before it is settled."""
         try:
-            entries: list[Piece] = []
-            for batch in batches:
-                if batch.segment is not None and batch.segment != self._segment:
-                    self._flush(entries)
-                    entries = []
+            if batch.segment is not None and batch.segment != self._segment:
+                with self._settling:
+                    if self._settle_all():
+                        self._on_flushed()
                     self._go_to(batch.segment, batch.oldest_us)
-                for piece in batch.pieces:
-                    if piece.track == "data":
-                        self._append(piece)
-                    else:
-                        entries.append(piece)
-            self._flush(entries)
-            self._forget(batches[-1].behind_bytes)
+            for piece in batch.pieces:
+                if piece.track == "data":
+                    self._append(piece)
         except Fenced as fenced:
             raise Superseded(f"{self._operation}: {fenced}") from None
-        self._taken_bytes += sum(batch.size for batch in batches)
-        if any(batch.pieces for batch in batches):
+        with self._noting:
+            self._entries += [piece for piece in batch.pieces if piece.track == "index"]
+            self._came_bytes += batch.size
+            self._behind_bytes = batch.behind_bytes
+
+    def settle(self) -> Standing:
+        """Make durable what was taken, data before index."""
+        try:
+            with self._settling:
+                moved = self._settle_all()
+        except Fenced as fenced:
+            raise Superseded(f"{self._operation}: {fenced}") from None
+        if moved:
             self._on_flushed()
         else:
             self.check()
         return self.standing
 
     def close(self) -> None:
-        for appender in self._open.values():
-            appender.close()
-        self._open = {}
-        if self._claim is not None:
-            self._claim.close()
+        with self._settling:
+            for appender in self._open.values():
+                appender.close()
+            self._open = {}
+            if self._claim is not None:
+                self._claim.close()
 
     # ---- inside
 
@@ -124,19 +136,21 @@ class DurableTarget:
             )
         self._open[piece.track].append(piece.offset, [piece.content])
 
-    def _flush(self, entries: Sequence[Piece]) -> None:
-        if not self._open:
-            return
-        self._open["data"].sync()
-        if entries:
+    def _settle_all(self) -> bool:
+        """Whether more is visible now."""
+        with self._noting:
+            entries, self._entries = self._entries, []
+            came_bytes, behind_bytes = self._came_bytes, self._behind_bytes
+        if self._open:
+            self._open["data"].sync()
             for piece in entries:
                 self._append(piece)
             self._open["index"].sync()
-
-    def _forget(self, behind_bytes: int) -> None:
-        """What a cache has besides, or what is so old that nobody here waits for it, need not stay in memory."""
-        if self._open and (self._cached or behind_bytes > WARM_BYTES):
-            self._open["data"].forget(self._length("data") - WARM_BYTES)
+            # What a cache has besides, or what is so old that nobody here waits for it, need not stay in memory.
+            if self._cached or behind_bytes > WARM_BYTES:
+                self._open["data"].forget(self._length("data") - WARM_BYTES)
+        moved, self._taken_bytes = came_bytes > self._taken_bytes, came_bytes
+        return moved
 
     def _reopen(self, segment: Segment) -> None:
         """What a machine that went down left behind its last word is not trusted: it comes again. The index goes first,

@@ -1,12 +1,12 @@
 """A writer: takes what readers upstream send, and puts it into this cluster's storage.
 
-A durable operation has two threads: one takes batches off the wire, the other makes them durable, as many at once as
-have come meanwhile. What waits in between is bounded by the window that the reader was told. A cache operation has one:
-nothing in it waits, and each hand-over between threads would cost as much as the chunks of a small batch.
+A durable operation has two threads: one takes batches off the wire and appends them, the other makes durable what has
+come meanwhile, all of it at once. What is not durable yet is bounded by the window that the reader was told. A cache
+operation has one: nothing in it waits, and each hand-over between threads would cost as much as the chunks of a small
+batch.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -31,12 +31,16 @@ class Target(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for a disk: then it is given together what has come meanwhile."""
+        """Whether it waits for a disk when it settles: then another thread goes on taking."""
         ...
 
     def begin(self) -> Standing: ...
 
-    def take(self, batches: list[Batch]) -> Standing: ...
+    def take(self, batch: Batch) -> None: ...
+
+    def settle(self) -> Standing:
+        """What was taken is safe now, and visible. How it stands."""
+        ...
 
     def close(self) -> None: ...
 
@@ -60,27 +64,42 @@ class Place(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """Batches that are to be settled."""
+
+    batches: int = 0
+    size: int = 0
+    behind_bytes: int = 0  # of the last one: what its reader had still to send
+    beats: bool = False  # the last one was nothing but a sign of life
+
+    def and_then(self, batch: Batch) -> "_Came":
+        return _Came(self.batches + 1, self.size + batch.size, batch.behind_bytes, not batch.pieces)
+
+
 class _Waiting:
-    """Batches between the two threads. What a sync costs hardly depends on how much it covers: so while the source is
-    far behind, a quarter of the window is worth waiting for."""
+    """What has come and is not settled, between the two threads. What a sync costs hardly depends on how much it
+    covers: so while the source is far behind, a quarter of the window is worth waiting for."""
 
     def __init__(self, window_bytes: int) -> None:
         self._limit_bytes = window_bytes + (16 << 20)  # the last batch may go over the window
         self._group_bytes = window_bytes // 4
         self._wanted_bytes = 0  # by who waits
-        self._batches: deque[Batch] = deque()
-        self._bytes = 0
+        self._came = _Came()
         self._changing = threading.Condition()
         self._over = False
         self._problem: Exception | None = None
 
+    def admit(self, batch: Batch) -> None:
+        """Before it is taken: a reader that ignores its window fills no disk's memory here."""
+        size = self._came.size + batch.size
+        if size > self._limit_bytes or self._came.batches >= _BATCHES_MAX:
+            raise WireRefused(f"{size} bytes on their way, more than the window that was given")
+
     def put(self, batch: Batch) -> None:
         with self._changing:
-            if self._bytes + batch.size > self._limit_bytes or len(self._batches) >= _BATCHES_MAX:
-                raise WireRefused(f"{self._bytes + batch.size} bytes on their way, more than the window that was given")
-            self._batches.append(batch)
-            self._bytes += batch.size
-            if self._bytes >= self._wanted_bytes:
+            self._came = self._came.and_then(batch)
+            if self._came.size >= self._wanted_bytes:
                 self._changing.notify()
 
     def end(self, problem: Exception | None) -> None:
@@ -89,25 +108,25 @@ class _Waiting:
             self._changing.notify()
 
     def displace(self, problem: Superseded) -> None:
-        """What waits is not taken any more: it is another's now."""
+        """What waits is not settled any more: it is another's now."""
         with self._changing:
-            self._batches.clear()
+            self._came = _Came()
             self._over, self._problem = True, self._problem or problem
             self._changing.notify()
 
-    def take(self) -> list[Batch] | None:
-        """All that wait, at least one; None: there will be no more, and all that came is taken."""
+    def take(self) -> _Came | None:
+        """All that waits, at least a batch; None: there will be no more, and all that came is settled."""
         with self._changing:
-            while not self._batches and not self._over:
+            while not self._came.batches and not self._over:
                 self._changing.wait()
-            if self._batches and self._batches[-1].behind_bytes >= self._group_bytes:
+            if self._came.behind_bytes >= self._group_bytes:
                 self._wanted_bytes = self._group_bytes
-                self._changing.wait_for(lambda: self._over or self._bytes >= self._group_bytes, _GROUP_S)
+                self._changing.wait_for(lambda: self._over or self._came.size >= self._group_bytes, _GROUP_S)
                 self._wanted_bytes = 0
-            taken, self._batches, self._bytes = list(self._batches), deque(), 0
-            if not taken and self._problem is not None:
+            came, self._came = self._came, _Came()
+            if not came.batches and self._problem is not None:
                 raise self._problem
-            return taken or None
+            return came if came.batches else None
 
 
 @dataclass(slots=True)
@@ -189,15 +208,15 @@ class Writer:
         try:
             yield replace(target.begin(), window_bytes=window_bytes)
             said_bytes = unsaid = 0
-            for taken in _gathered(batches, arrival.waiting) if target.waits else _one_by_one(batches):
+            for came in _beside(target, batches, arrival.waiting) if target.waits else _in_turn(target, batches):
                 if arrival.displaced is not None:
                     raise arrival.displaced
-                standing = target.take(taken)
-                arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), taken[-1].behind_bytes
-                self.taken_bytes += sum(batch.size for batch in taken)
-                unsaid += len(taken)
+                standing = target.settle()
+                arrival.heard_s, arrival.behind_bytes = self._clock.monotonic_s(), came.behind_bytes
+                self.taken_bytes += came.size
+                unsaid += came.batches
                 unsaid_bytes = standing.taken_bytes - said_bytes
-                if unsaid >= _UNSAID_MAX or unsaid_bytes * 4 >= window_bytes or not taken[-1].pieces:
+                if unsaid >= _UNSAID_MAX or unsaid_bytes * 4 >= window_bytes or came.beats:
                     said_bytes, unsaid = standing.taken_bytes, 0
                     yield replace(standing, window_bytes=window_bytes)
         finally:
@@ -245,22 +264,30 @@ class Writer:
                 del self._running[opening.operation]
 
 
-def _one_by_one(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-    return ([replace(batch, pieces=tuple(map(expand, batch.pieces)))] for batch in batches)
+def _in_turn(target: Target, batches: Iterator[Batch]) -> Iterator[_Came]:
+    for batch in map(_expanded, batches):
+        target.take(batch)
+        yield _Came().and_then(batch)
 
 
-def _gathered(batches: Iterator[Batch], waiting: _Waiting) -> Iterator[list[Batch]]:
-    threading.Thread(target=_receive, args=(batches, waiting), name="tailrace copies", daemon=True).start()
-    while (taken := waiting.take()) is not None:
-        yield taken
+def _beside(target: Target, batches: Iterator[Batch], waiting: _Waiting) -> Iterator[_Came]:
+    threading.Thread(target=_receive, args=(target, batches, waiting), name="tailrace copies", daemon=True).start()
+    while (came := waiting.take()) is not None:
+        yield came
 
 
-def _receive(batches: Iterator[Batch], waiting: _Waiting) -> None:
+def _receive(target: Target, batches: Iterator[Batch], waiting: _Waiting) -> None:
     problem: Exception | None = None
     try:
-        for (batch,) in _one_by_one(batches):
+        for batch in map(_expanded, batches):
+            waiting.admit(batch)
+            target.take(batch)
             waiting.put(batch)
     except TailraceError as refused:
         problem = refused
     finally:
         waiting.end(problem)
+
+
+def _expanded(batch: Batch) -> Batch:
+    return replace(batch, pieces=tuple(map(expand, batch.pieces)))

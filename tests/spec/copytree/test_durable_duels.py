@@ -13,7 +13,7 @@ from tailrace.errors import Superseded
 from tailrace.files import Claim, PosixFiles
 from tailrace.model.segment import Segment
 from tailrace.testing import ManualClock, SeededRandomness, SimulatedDisk
-from tailrace.wire import Batch, Opening, Operation, Piece
+from tailrace.wire import Batch, Opening, Operation, Piece, Standing
 from worlds import STREAM, small_config
 
 SETTINGS = json.dumps({"version": 1, "incarnation": "i", **encode(small_config())}).encode()
@@ -24,6 +24,11 @@ FOLDER = f"streams/{STREAM}/00000"
 
 def pieces(segment: Segment, data: bytes, index: bytes) -> Batch:
     return Batch(segment=segment, pieces=(Piece("data", 0, data), Piece("index", 0, index)), oldest_us=1_000_000)
+
+
+def taken(target: DurableTarget, batch: Batch) -> Standing:
+    target.take(batch)
+    return target.settle()
 
 
 WHOLE = pieces(FIRST, b"d" * 40, b"i" * 72)
@@ -53,14 +58,14 @@ def test_the_older_one_cannot_begin_a_file_that_the_newer_one_has_finished() -> 
     world = World()
     older, newer = DurableTarget(world.process(1), OPENING), DurableTarget(world.process(2), OPENING)
     older.begin()
-    older.take([WHOLE])
+    taken(older, WHOLE)
     newer.begin()
-    newer.take([pieces(SECOND, b"e" * 30, b"j" * 50)])
+    taken(newer, pieces(SECOND, b"e" * 30, b"j" * 50))
     before = world.content()
     with pytest.raises(Superseded):
-        older.take([pieces(SECOND, b"e" * 10, b"j" * 20)])
+        taken(older, pieces(SECOND, b"e" * 10, b"j" * 20))
     assert world.content() == before
-    newer.take([Batch(segment=SECOND, pieces=(Piece("data", 30, b"f" * 5),))])
+    taken(newer, Batch(segment=SECOND, pieces=(Piece("data", 30, b"f" * 5),)))
     assert newer.standing.data_length == 35
 
 
@@ -68,13 +73,13 @@ def test_the_older_one_cannot_retire_what_the_newer_one_keeps() -> None:
     world = World()
     older, newer = DurableTarget(world.process(1), OPENING), DurableTarget(world.process(2), OPENING)
     older.begin()
-    older.take([pieces(FIRST, b"d" * 10, b"i" * 24)])
+    taken(older, pieces(FIRST, b"d" * 10, b"i" * 24))
     newer.begin()
-    newer.take([Batch(segment=FIRST, pieces=(Piece("data", 10, b"d" * 30), Piece("index", 24, b"i" * 48)))])
+    taken(newer, Batch(segment=FIRST, pieces=(Piece("data", 10, b"d" * 30), Piece("index", 24, b"i" * 48))))
     before = world.content()
     late = Batch(segment=SECOND, pieces=(Piece("data", 0, b"e"),), oldest_us=SECOND.created_us)
     with pytest.raises(Superseded):
-        older.take([late])
+        taken(older, late)
     assert world.content() == before
 
 
@@ -93,16 +98,16 @@ def test_one_that_was_displaced_while_it_began_cuts_nothing() -> None:
     world = World()
     begun = DurableTarget(world.process(1), OPENING)
     begun.begin()
-    begun.take([pieces(FIRST, b"d" * 10, b"i" * 24)])
+    taken(begun, pieces(FIRST, b"d" * 10, b"i" * 24))
     newer = DurableTarget(world.process(3), OPENING)
 
     def overtake() -> None:
         newer.begin()
-        newer.take([Batch(segment=FIRST, pieces=(Piece("data", 10, b"d" * 30), Piece("index", 24, b"i" * 48)))])
+        taken(newer, Batch(segment=FIRST, pieces=(Piece("data", 10, b"d" * 30), Piece("index", 24, b"i" * 48))))
 
     files = Slow("/root", disk=world.disk.process(), clock=ManualClock(), randomness=SeededRandomness(2), owner="slow")
     files.meanwhile = overtake  # type: ignore[method-assign]
     with pytest.raises(Superseded):
         DurableTarget(files, OPENING).begin()
     assert sorted(map(len, world.content().values())) == [40, 72]
-    newer.take([Batch()])  # it goes on
+    taken(newer, Batch())  # it goes on
