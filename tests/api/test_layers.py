@@ -178,6 +178,7 @@ def test_what_the_cache_does_not_have_is_read_from_the_files(
         producer.flush()
         wait_for_cache(beside, "s")
         for opened in (world, beside):
+            wait_until(lambda opened=opened: not layers_of(opened).far, "the cache's memory to be mapped")  # type: ignore[misc]
             layers = layers_of(opened)
             layers.data = Faulty(layers.data, fault, draw)
         with beside.consumer("s", start="earliest", batch_bytes=20_000) as consumer:

@@ -78,6 +78,7 @@ class Ways:
         self._epoch = 1
         self._closed = threading.Event()
         self._used, self._look_at_s = threading.Event(), 0.0
+        self._read, self._dozing = False, True  # plain words, not a clock: each read looks at them
         self._changes = registry.changes(self._standing.revision)
         self._follower = threading.Thread(target=self._follow, name=f"cache-{registry.name}", daemon=True)
         self._follower.start()
@@ -104,8 +105,9 @@ class Ways:
 
     def take(self) -> Reading:
         """A native client for this thread, until it is given back."""
-        if self._clock.monotonic_s() >= self._look_at_s + _READING_S - _FOLLOW_S:
-            self._keep_up()
+        self._read = True
+        if self._dozing:
+            self._used.set()
         try:
             reading = self._idle.pop()
         except IndexError:
@@ -304,8 +306,12 @@ class Ways:
 
     def _follow(self) -> None:
         while not self._closed.is_set():
-            self._used.wait()
+            asked = self._used.wait(None if self._dozing else _READING_S)
             self._used.clear()
+            if not asked and not self._read:  # for a while nobody has read; the next one who does wakes us
+                self._dozing = True
+                continue
+            self._read = self._dozing = False
             try:
                 if self._changes.wait(0.0):
                     self.refresh()

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from .problems import problem_of_stream
 
 A = TypeVar("A")
 RECONNECT_S_MAX = 0.02
+_AHEAD_BYTES = 1 << 20  # so much behind, the next batch is made while the last one is on its way
 
 
 class _Call(Generic[A]):
@@ -46,6 +48,26 @@ class CopyCall(_Call[Standing]):
 
 class WorkCall(_Call[Orders]):
     pass
+
+
+def _encoded(batches: Iterator[Batch]) -> Iterator[bytes]:
+    """gRPC asks for a message when the last one has gone. Where much is still to be sent, the next one is read and put
+    together meanwhile, by a thread of its own; at the head that would only be one more hand-over."""
+
+    def step() -> tuple[bytes, bool] | None:
+        batch = next(batches, None)
+        return None if batch is None else (copy_codec.encode_batch(batch), batch.behind_bytes >= _AHEAD_BYTES)
+
+    ahead = ThreadPoolExecutor(1, thread_name_prefix="tailrace ahead")
+    try:
+        came = step()
+        while came is not None:
+            message, more = came
+            coming = ahead.submit(step) if more else None
+            yield message
+            came = coming.result() if coming is not None else step()
+    finally:
+        ahead.shutdown(wait=False)
 
 
 class CopyPeer:
@@ -81,8 +103,7 @@ class CopyPeer:
 
         def requests() -> Iterator[bytes]:
             yield copy_codec.encode_opening(opening)
-            for batch in batches:
-                yield copy_codec.encode_batch(batch)
+            yield from _encoded(iter(batches))
 
         return CopyCall(self._start(self._copy, requests()), copy_codec.decode_standing, "Copy", self.address)
 
