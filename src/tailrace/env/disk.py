@@ -5,6 +5,7 @@ The protocol is the point: a simulated disk that loses unsynced writes and one t
 translating it is the caller's work. Paths are absolute strings; handles are small integers.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -19,6 +20,10 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
+_KEEP_SIZE = 1  # of Linux's fallocate, which Python has only in a form that makes the file longer
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+if _fallocate is not None:
+    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,11 @@ class Disk(Protocol):
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all of the buffers, one behind the other, from the offset on."""
+        ...
+
+    def reserve(self, handle: int, begin: int, end: int) -> None:
+        """These bytes will be written soon: have room for them on the disk. The file gets no longer by it; truncate
+        gives back what is not used. Free to do nothing."""
         ...
 
     def truncate(self, handle: int, size: int) -> None: ...
@@ -136,6 +146,10 @@ class SystemDisk:
                 count -= len(rest.popleft())
             if count:
                 rest[0] = rest[0][count:]
+
+    def reserve(self, handle: int, begin: int, end: int) -> None:
+        if _fallocate is not None and _fallocate(handle, _KEEP_SIZE, begin, end - begin):
+            raise OSError(ctypes.get_errno(), "fallocate")
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)

@@ -27,6 +27,9 @@ _OWNER = ".owner.fence"
 _GONE = ".gone."
 _DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 _FORGET_BYTES = 4 << 20  # at least this much in one call
+# A file that grows fast has room made for it in large pieces, as much as it has: that halves what the file system does
+# for each block, and files that stay small take no more than they need.
+_RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
 
 
@@ -85,8 +88,15 @@ class PosixFiles:
 
     def settle(self, path: str) -> None:
         full = self._path(path)
-        with explained("settle", full), suppress(FileNotFoundError):
-            self._disk.unlink(_fence_of(full))
+        with explained("settle", full):
+            with suppress(FileNotFoundError):
+                handle = self._disk.open(full, write=True)
+                try:
+                    self._disk.truncate(handle, self._disk.size(handle))  # whoever died had perhaps reserved more
+                finally:
+                    close_quietly(self._disk, handle)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(_fence_of(full))
 
     # ---- reading
 
@@ -334,6 +344,7 @@ class PosixAppender:
         self._files, self._disk, self._path, self._handle, self._fence = files, files._disk, path, handle, fence
         self._record = record
         self._length = self._flushed = record.flushed_bytes
+        self._reserved = self._length
         self._forgotten = 0  # bytes at the front that need not be in memory
         self._lock = Lock()
         self._sync_over = Condition(self._lock)
@@ -357,11 +368,19 @@ class PosixAppender:
                     f"append to {self._path} at {offset}, but it has {self._length} bytes. Nothing was written; ask "
                     "for the length and append what is missing"
                 )
+            end = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
             with explained("append to", self._path), self._fence.locked():
                 self._refuse_if_fenced("append to")
+                if offset >= _RESERVE_FROM and end > self._reserved:
+                    self._reserve(offset, end + min(end, _RESERVE_BYTES_MAX))
                 self._disk.write(self._handle, offset, buffers)
-            self._length = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
-            return self._length
+            self._length = end
+            return end
+
+    def _reserve(self, begin: int, end: int) -> None:
+        self._reserved = end
+        with suppress(OSError):  # whether there is room, the write will tell
+            self._disk.reserve(self._handle, begin, end)
 
     def sync(self) -> int:
         with self._lock:
@@ -416,7 +435,8 @@ class PosixAppender:
         with self._lock:
             with explained("seal", self._path), self._fence.locked():
                 self._refuse_if_fenced("seal")
-                if self._disk.size(self._handle) > self._flushed:  # what a failed append left behind
+                # What a failed append left behind, or was reserved in vain.
+                if max(self._disk.size(self._handle), self._reserved) > self._flushed:
                     self._disk.truncate(self._handle, self._flushed)
                     self._disk.sync(self._handle)
                 self._fence.write(replace(self._record, state=State.SEALED))
@@ -430,6 +450,8 @@ class PosixAppender:
             # Best effort: it only spares others the wait for somebody who will not come back.
             with suppress(OSError, FileProblem), self._fence.locked():
                 self._refuse_if_fenced("close")
+                if self._reserved > self._length:
+                    self._disk.truncate(self._handle, self._length)
                 self._fence.write(replace(self._record, state=State.REVOKED))
             self._close()
 

@@ -126,6 +126,7 @@ class FaultyDisk:
     read_into = _failing(Disk.read_into)
     map = _failing(Disk.map)
     write = _failing(Disk.write, half=_write_half)
+    reserve = _failing(Disk.reserve)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
     forget = _failing(Disk.forget)
