@@ -1,4 +1,5 @@
-"""The clusters around this one, for consumers: how they are, and their files, where they can be read from here.
+"""The clusters around this one, for consumers: how they are, and their files: in their folders where these are here,
+else by the doors of their processes.
 
 A cluster's folder has a note of the world it belongs to, which its processes leave there: cluster.json. So whoever
 opens the folder finds the world's store, without being told. One thread of a process looks there now and then; when the
@@ -10,23 +11,35 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..config import TlsConfig
 from ..coordination import Coordination
 from ..copytree.routing import Conditions, refuges
 from ..copytree.world_record import WorldState, load
 from ..env import Clock
 from ..errors import FileProblem, TailraceError
 from ..files import Files, PosixFiles
+from ..files.remote import RemoteFiles
 from ..streams import Lodging, Outlook, ShardTail
-from .membership import Membership
+from ..streams.shard_files import flushed_index
+from ..wire import ByteRange, FileBytes, Listing, Sight
+from .cluster_registry import ClusterRegistry
+from .doors import Doors
+from .membership import Membership, read_membership
+
+if TYPE_CHECKING:
+    from ..wire import FilesPeer
 
 _LOOK_S = 0.5  # at the store
 _CHECK_S = 0.25  # at what is known of it
 _CLOSE_S = 2.0  # so far behind others home is well: who is nearer to the source is always a little ahead
 _AVOID_S = 10.0  # a refuge that could not be read is not tried again for so long
 _NOTHING = "\x7f"  # no key begins so
+_OPENED_AT_ONCE = 16  # shards that are opened from afar, each in a few calls
+_LENDERS = ("reader", "writer", "scheduler")  # whose processes are asked for files, in this order
 
 Place = tuple[str, int]
 _LOG = logging.getLogger(__name__)
@@ -54,10 +67,20 @@ def outlook(state: WorldState, stream: str, home: str) -> Outlook:
 class Neighbours:
     """Of one cluster. Shared by all consumers of a process."""
 
-    def __init__(self, membership: Membership, open_store: Callable[[], Coordination], clock: Clock) -> None:
-        self.membership, self._open_store, self._clock = membership, open_store, clock
+    def __init__(
+        self,
+        membership: Membership,
+        open_store: Callable[[], Coordination],
+        clock: Clock,
+        tls: Callable[[], TlsConfig | None] = lambda: None,
+    ) -> None:
+        """`tls`: who we are to processes of other clusters; asked when one is called for the first time."""
+        self.membership, self._open_store, self._clock, self._tls = membership, open_store, clock, tls
         self.state: WorldState | None = None  # None: nothing is known
-        self._files: dict[str, Files] = {}
+        self._addresses: dict[str, list[str]] = {}  # of processes, by cluster
+        self._opening = threading.Lock()
+        self._near: dict[str, Files] = {}
+        self._far: dict[str, tuple[Doors[FilesPeer], Files]] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace neighbours", daemon=True)
         self._thread.start()
@@ -65,21 +88,36 @@ class Neighbours:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(5.0)
+        with self._opening:
+            for doors, _ in self._far.values():
+                doors.close()
 
-    def folder(self, cluster: str) -> str | None:
-        """Of a cluster's files, if they can be read from here."""
+    def files(self, cluster: str) -> Files | None:
+        """Of a cluster; None: they cannot be reached from here."""
+        folder = self._folder(cluster)
+        with self._opening:
+            if folder is not None:
+                return self._near.setdefault(cluster, PosixFiles(folder))
+            if not self._addresses.get(cluster):
+                return None
+            if cluster not in self._far:
+                doors = Doors(cluster, lambda: self._addresses.get(cluster, []), self._dial, self._clock)
+                self._far[cluster] = doors, RemoteFiles(_Lender(doors), self._clock, cluster)
+            return self._far[cluster][1]
+
+    def _folder(self, cluster: str) -> str | None:
+        """Its own folder, which its processes have signed. One that is only called so may be anybody's."""
         if self.state is None:
             return None
         beside = os.path.dirname(self.membership.world_file)
         folder = os.path.join(beside, self.state.world.cluster(cluster).folder or cluster)
-        return folder if os.path.isdir(folder) else None
+        note = read_membership(folder)
+        return folder if note is not None and note.cluster == cluster else None
 
-    def files(self, cluster: str) -> Files | None:
-        if cluster not in self._files:
-            if (folder := self.folder(cluster)) is None:
-                return None
-            self._files[cluster] = PosixFiles(folder)
-        return self._files[cluster]
+    def _dial(self, address: str) -> "FilesPeer":
+        from ..wire import FilesPeer  # with it comes gRPC
+
+        return FilesPeer(address, tls=self._tls())
 
     def _run(self) -> None:
         seen, store = -1, None
@@ -90,10 +128,33 @@ class Neighbours:
                     store = self._open_store()
                 now = store.range(_NOTHING).revision
                 if now != seen:
+                    self._addresses = _lenders(ClusterRegistry(store).all_doors())
                     self.state, seen = load(store, known), now
             self._closed.wait(_LOOK_S)
         if store is not None:
             store.close()
+
+
+def _lenders(doors: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+    return {
+        cluster: [address for role in _LENDERS for address in roles.get(role, ())] for cluster, roles in doors.items()
+    }
+
+
+class _Lender:
+    """Implements FilesService, by whoever of a cluster answers."""
+
+    def __init__(self, doors: "Doors[FilesPeer]") -> None:
+        self._doors = doors
+
+    def sight(self, stream: str, seen: int) -> Sight | None:
+        return self._doors.ask(lambda peer: peer.sight(stream, seen))
+
+    def list(self, folder: str) -> Listing:
+        return self._doors.ask(lambda peer: peer.list(folder))
+
+    def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
+        return self._doors.ask(lambda peer: peer.read(ranges))
 
 
 class Moving:
@@ -117,7 +178,8 @@ class Moving:
         self._lodgings = {stream: Lodging(self._cluster) for stream, _ in places}
         self._unreadable: dict[str, str] = {}  # streams that cannot be read at home, and why
         self._avoid: dict[tuple[str, str], float] = {}  # (stream, cluster) that could not be read, until when
-        self._past = {stream: _Past() for stream in self._lodgings}  # of the nearest refuge; when away, of ourselves
+        # How far the index of the nearest refuge goes; when away, our own positions.
+        self._past = {stream: _Past() for stream in self._lodgings}
         self._check_s = 0.0
 
     @property
@@ -181,7 +243,7 @@ class Moving:
         return tuple(
             name
             for name in seen.refuges
-            if (stream, name) not in self._avoid and self._neighbours.folder(name) is not None
+            if (stream, name) not in self._avoid and self._neighbours.files(name) is not None
         )
 
     def _lags(self, stream: str, places: Iterable[Place], refuges: Sequence[str], now_s: float) -> bool:
@@ -190,13 +252,13 @@ class Moving:
         if not refuges:
             return False
         try:
-            there = self._ends(self._files_of(refuges[0]), places)
+            there = _reaches(self._files_of(refuges[0]), places)
         except TailraceError:
             self._avoid[stream, refuges[0]] = now_s + _AVOID_S
             return False
         before = self._past[stream].add(there, now_s)
         try:
-            return before is not None and _is_behind(self._ends(self._home, places), before)
+            return before is not None and _is_behind(_reaches(self._home, places), before)
         except TailraceError:
             return True
 
@@ -227,27 +289,44 @@ class Moving:
 
     def _tails(self, cluster: str, positions: Mapping[Place, int]) -> dict[Place, ShardTail]:
         """All shards of a stream, or none."""
-        tails: dict[Place, ShardTail] = {}
+        if cluster == self._cluster:
+            return _all_or_none(positions, lambda place: self._at_home(*place, positions[place]), 1)
+        files = self._files_of(cluster)
+
+        def there(place: Place) -> ShardTail:
+            return ShardTail(
+                files,
+                self._clock,
+                *place,
+                positions[place],
+                mapped=self._mapped,
+                incarnation=self._incarnations.get(place[0]),
+            )
+
+        return _all_or_none(positions, there, _OPENED_AT_ONCE if isinstance(files, RemoteFiles) else 1)
+
+
+def _all_or_none(places: Iterable[Place], make: Callable[[Place], ShardTail], at_once: int) -> dict[Place, ShardTail]:
+    def attempt(place: Place) -> ShardTail | TailraceError:
         try:
-            for (stream, shard), position in positions.items():
-                if cluster == self._cluster:
-                    tails[stream, shard] = self._at_home(stream, shard, position)
-                    continue
-                files = self._files_of(cluster)
-                tails[stream, shard] = ShardTail(
-                    files,
-                    self._clock,
-                    stream,
-                    shard,
-                    position,
-                    mapped=self._mapped,
-                    incarnation=self._incarnations.get(stream),
-                )
-        except BaseException:
-            for tail in tails.values():
+            return make(place)
+        except TailraceError as problem:
+            return problem
+
+    places = list(places)
+    with ThreadPoolExecutor(at_once, thread_name_prefix="tailrace moving") as pool:
+        made = list(pool.map(attempt, places) if at_once > 1 else map(attempt, places))
+    tails = [one for one in made if isinstance(one, ShardTail)]
+    for problem in made:
+        if isinstance(problem, TailraceError):
+            for tail in tails:
                 tail.close()
-            raise
-        return tails
+            raise problem
+    return dict(zip(places, tails, strict=True))
+
+
+def _reaches(files: Files, places: Iterable[Place]) -> dict[Place, int]:
+    return {(stream, shard): flushed_index(files, stream, shard) for stream, shard in places}
 
 
 class _Past:
