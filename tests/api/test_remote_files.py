@@ -41,7 +41,7 @@ class Counted:
     def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
         self._count("read")
         parts = self._service.read(ranges)
-        self.read_bytes += sum(len(part.content) for part in parts if part is not None)
+        self.read_bytes += sum(len(memoryview(part.content)) for part in parts if part is not None)
         return parts
 
     def _count(self, call: str) -> None:

@@ -232,7 +232,7 @@ class RemoteView:
         self, files: RemoteFiles, path: str, stream: _Stream | None, shard: int, file: MessageFile | None
     ) -> None:
         self._files, self._path, self._stream, self.shard, self._file = files, path, stream, shard, file
-        self._window: tuple[int, bytes] = (0, b"")  # flushed bytes, and where they begin. Replaced as a whole
+        self._window = (0, memoryview(b""))  # flushed bytes, and where they begin. Replaced as a whole
         self._ahead = 0
         self._read_to = 0  # where the last read ended
         self._told: tuple[float, FileLength] | None = None  # the last length, and until when it is kept
@@ -277,7 +277,7 @@ class RemoteView:
             if self._stream is not None:
                 self._stream.views.discard(self)
             self._files._closed()
-            self._window = (0, b"")
+            self._window = (0, memoryview(b""))
 
     def __enter__(self) -> Self:
         return self
@@ -312,20 +312,21 @@ class RemoteView:
         """Bytes from there on, no more than asked for, and whether there may be more."""
         start, kept = self._window
         if start <= offset < start + len(kept):
-            return memoryview(kept)[offset - start : offset - start + size], True
+            return kept[offset - start : offset - start + size], True
         goes_on = bool(kept) and offset == start + len(kept)
         self._ahead = min(2 * self._ahead if goes_on else _AHEAD_BYTES, self._files._ahead_max())
         wanted = min(max(size, self._ahead), READ_BYTES_MAX)
         part = self._files._read(self._path, offset, wanted)
         if part is None:
             raise self._gone()
-        self._keep(offset, part)
-        return memoryview(part.content)[:size], len(part.content) == wanted
+        content = self._keep(offset, part)
+        return content[:size], len(content) == wanted
 
-    def _keep(self, offset: int, part: FileBytes) -> None:
+    def _keep(self, offset: int, part: FileBytes) -> memoryview:
         """What is not flushed may still change, and is asked for again."""
-        flushed = max(0, part.reach.flushed - offset)
-        self._window = (offset, part.content if len(part.content) <= flushed else part.content[:flushed])
+        content = memoryview(part.content)
+        self._window = (offset, content[: max(0, part.reach.flushed - offset)])
+        return content
 
     def _gone(self) -> FileMissing:
         if self._stream is not None:

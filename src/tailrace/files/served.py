@@ -13,6 +13,7 @@ from hashlib import blake2b
 from ..env import Clock
 from ..errors import FileMissing, FileProblem
 from ..model.segment import newest_segment
+from ..native import Block
 from ..wire import ByteRange, FileBytes, Listing, NewestSegment, Reach, ShardSight, Sight
 from .interface import FileLength, Files
 
@@ -50,11 +51,11 @@ class ServedFiles:
         try:
             with self._files.view(one.path) as view:
                 length = view.length()  # first: what is not flushed is nobody's
-                content = bytearray(max(0, min(one.size, length.readable_bytes - one.offset)))
-                count = view.read_into(one.offset, memoryview(content)) if content else 0
+                content = memoryview(Block(max(0, min(one.size, length.readable_bytes - one.offset))))
+                count = view.read_into(one.offset, content) if content else 0
         except FileMissing:
             return None
-        return FileBytes(_reach(length), bytes(memoryview(content)[:count]))
+        return FileBytes(_reach(length), content[:count])
 
 
 class _Sights:

@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+from typing_extensions import Buffer
+
+from ..errors import WireRefused
 from ..model.segment import Segment
+from . import fields
 from .files_messages import (
     RANGES_MAX,
     READ_BYTES_MAX,
@@ -18,6 +22,8 @@ from .generated import files_pb2 as pb
 from .received import named, parse, require
 
 FILES = pb.DESCRIPTOR.services_by_name["Files"].full_name
+_PART, _CONTENT = b"\x0a", b"\x12"  # field number and wire type, as they are written
+_PARTS, _CONTENTS = 1, 2  # numbers of those fields
 _ROOT = "streams"
 _DEPTH_MAX = 8
 _PATH_CHARS_MAX = 1024
@@ -92,18 +98,39 @@ def decode_ranges(data: bytes) -> list[ByteRange]:
 
 
 def encode_parts(parts: Sequence[FileBytes | None]) -> bytes:
-    made = [pb.Part() if part is None else pb.Part(length=_length(part.reach), content=part.content) for part in parts]
-    return pb.ReadReply(parts=made).SerializeToString()
+    """What the protobuf library would make, with the contents copied once."""
+    out: list[Buffer] = []
+    for part in parts:
+        content: Buffer = b"" if part is None else part.content
+        head = b"" if part is None else pb.Part(length=_length(part.reach)).SerializeToString()
+        if size := len(memoryview(content)):
+            head += _CONTENT + fields.varint(size)
+        out += [_PART + fields.varint(len(head) + size) + head, content]
+    return b"".join(out)
 
 
 def decode_parts(data: bytes, ranges: Sequence[ByteRange]) -> list[FileBytes | None]:
-    message = parse(pb.ReadReply, data)
-    require(len(message.parts) == len(ranges), f"{len(message.parts)} parts for {len(ranges)} ranges")
-    parts: list[FileBytes | None] = []
-    for asked, one in zip(ranges, message.parts, strict=True):
-        require(len(one.content) <= asked.size, f"{len(one.content)} bytes for {asked.size}")
-        parts.append(FileBytes(_reach(one.length), one.content) if one.HasField("length") else None)
-    return parts
+    """The contents stay where they are, in `data`."""
+    try:
+        found = [_part(body) for number, body in fields.split(memoryview(data)) if number == _PARTS]
+    except ValueError:
+        raise WireRefused(f"{len(data)} bytes that are no parts") from None
+    require(len(found) == len(ranges), f"{len(found)} parts for {len(ranges)} ranges")
+    for asked, part in zip(ranges, found, strict=True):
+        size = 0 if part is None else len(memoryview(part.content))
+        require(size <= asked.size, f"{size} bytes for {asked.size}")
+    return found
+
+
+def _part(body: memoryview) -> FileBytes | None:
+    small: list[memoryview] = []
+    content = memoryview(b"")
+    for number, value in fields.split(body, keep=small):
+        if number == _CONTENTS:
+            content = value
+            small.pop()
+    message = parse(pb.Part, b"".join(small))
+    return FileBytes(_reach(message.length), content) if message.HasField("length") else None
 
 
 def _path(text: str, least: int) -> str:

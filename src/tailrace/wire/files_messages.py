@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import Buffer
+
 from ..model.message_file import Track
 from ..model.segment import Segment
 
@@ -68,7 +70,7 @@ class FileBytes:
     """Of a file that is there: readable bytes only."""
 
     reach: Reach
-    content: bytes
+    content: Buffer
 
 
 class FilesService(Protocol):
