@@ -237,6 +237,36 @@ def test_what_is_not_flushed_is_not_kept() -> None:
         assert len(set(seen)) == 3
 
 
+class Endless:
+    """A file of any length, over a way that takes its time for each byte."""
+
+    def __init__(self, clock: ManualClock, bytes_per_s: float) -> None:
+        self._clock, self._bytes_per_s, self.sizes = clock, bytes_per_s, list[int]()
+
+    def sight(self, stream: str, seen: int) -> Sight | None:
+        return None
+
+    def list(self, folder: str) -> Listing:
+        return Listing(1, ())
+
+    def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
+        self.sizes += [one.size for one in ranges if one.size]
+        self._clock.advance(sum(one.size for one in ranges) / self._bytes_per_s)
+        return [FileBytes(Reach(1 << 40, 1 << 40, appending=False), bytes(one.size)) for one in ranges]
+
+
+@pytest.mark.parametrize(("bytes_per_s", "largest"), [(1e9, READ_BYTES_MAX), (1e6, 512 << 10), (1e3, 64 << 10)])
+def test_how_far_is_read_ahead_goes_by_what_the_way_carries(bytes_per_s: float, largest: int) -> None:
+    clock = ManualClock()
+    service = Endless(clock, bytes_per_s)
+    with RemoteFiles(service, clock, "far").view("streams/s/x") as view:
+        for offset in range(0, 32 << 20, 16 << 10):
+            assert view.read_into(offset, memoryview(bytearray(16 << 10))) == 16 << 10
+    assert service.sizes[0] == 64 << 10
+    assert max(service.sizes) == largest
+    assert sum(service.sizes) < (32 << 20) + READ_BYTES_MAX
+
+
 def test_what_is_read_ahead_has_a_limit_over_all_files(scene: Callable[..., Scene]) -> None:
     here = scene()
     here.far._views = 1
@@ -271,7 +301,12 @@ def test_a_cluster_that_does_not_answer_is_a_problem_of_its_files(scene: Callabl
     here.pass_time()
     with pytest.raises(FileProblem, match="in far: nobody answers there"):
         tail.poll(1 << 20)
+    here.service.calls.clear()
+    with pytest.raises(FileProblem, match="nobody answers there"):
+        here.far.list("streams/s/00000")
+    assert not here.service.calls  # who asks at the same time hears the same, and does not wait for it
     here.service.problem = None
+    here.pass_time()
     assert drain(tail) == [b"x"]
     with pytest.raises(FileMissing):
         here.far.read("streams/s/nothing")

@@ -23,7 +23,8 @@ from .interface import Appender, Claim, FileLength
 from .paths import check_path
 
 A = TypeVar("A")
-_AHEAD_BYTES = 64 << 10  # at first; twice as much with every read that goes on where the last one ended
+_AHEAD_BYTES = 64 << 10  # at first; twice as much with every read that goes on where the last one ended, …
+_SLOW_S = 0.5  # … unless that took so long
 _MEMORY_BYTES = 64 << 20  # for what is read ahead, over all files
 _HEAD_BYTES = 1 << 20  # who lacks more of a file is not at its head
 _SETTLED_S = 1.0  # how long the length of a file that has a successor is kept
@@ -155,26 +156,28 @@ class _Stream:
 
     def __init__(self, files: RemoteFiles, name: str) -> None:
         self._files, self._name = files, name
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._number = 0
         self._shards: dict[int, ShardSight] = {}
         self._listings: dict[int, tuple[int, Listing]] = {}  # by shard, with the number of the sight that led to it
         self._until_s = float("-inf")
         self._pause_s = 0.0
+        self._problem = ""  # why the last look came to nothing
         self.views: set[RemoteView] = set()
 
     def names(self, shard: int) -> tuple[str, ...]:
         with self._lock:
             self._look()
-            if (sight := self._shards.get(shard)) is None:
-                return ()
+            seen, sight = self._number, self._shards.get(shard)
             since, known = self._listings.get(shard, (0, None))
-            # What was listed for this sight may be newer than it, which is as good.
-            if known is None or (known.number != sight.listing and since != self._number):
-                folder = f"streams/{self._name}/{shard:05d}"
-                known = self._files._ask("list", folder, lambda: self._files._service.list(folder))
-                self._listings[shard] = self._number, known
-            return known.names
+        if sight is None:
+            return ()
+        # What was listed for this sight may be newer than it, which is as good.
+        if known is None or (known.number != sight.listing and since != seen):
+            folder = f"streams/{self._name}/{shard:05d}"
+            known = self._files._ask("list", folder, lambda: self._files._service.list(folder))
+            self._listings[shard] = seen, known
+        return known.names
 
     def reach(self, shard: int, file: MessageFile) -> tuple[Reach | None, bool]:
         """How far a file of the newest segment goes, and whether it has a successor instead."""
@@ -195,16 +198,23 @@ class _Stream:
             self._listings.clear()
 
     def _look(self) -> None:
-        clock = self._files._clock
+        clock, pace = self._files._clock, self._files._pace
         begun_s = clock.monotonic_s()
         if begun_s < self._until_s:
+            if self._problem:
+                raise FileProblem(self._problem)
             return
         service, path = self._files._service, f"streams/{self._name}"
-        found = self._files._ask("look at", path, lambda: service.sight(self._name, self._number))
+        try:
+            found = self._files._ask("look at", path, lambda: service.sight(self._name, self._number))
+        except FileProblem as problem:
+            # Others who wait for the same answer must not each wait for it to fail.
+            self._problem, self._until_s = str(problem), clock.monotonic_s() + pace.quiet_s
+            raise
         now_s = clock.monotonic_s()
         changed = found is None or found.number != self._number
-        self._pause_s = self._files._pace.next_s(self._pause_s, now_s - begun_s, changed)
-        self._until_s = now_s + self._pause_s
+        self._pause_s = pace.next_s(self._pause_s, now_s - begun_s, changed)
+        self._problem, self._until_s = "", now_s + self._pause_s
         if changed:
             self._learn(found)
 
@@ -233,7 +243,7 @@ class RemoteView:
     ) -> None:
         self._files, self._path, self._stream, self.shard, self._file = files, path, stream, shard, file
         self._window = (0, memoryview(b""))  # flushed bytes, and where they begin. Replaced as a whole
-        self._ahead = 0
+        self._ahead, self._slow = _AHEAD_BYTES, False
         self._read_to = 0  # where the last read ended
         self._told: tuple[float, FileLength] | None = None  # the last length, and until when it is kept
         self._closed = False
@@ -313,10 +323,15 @@ class RemoteView:
         start, kept = self._window
         if start <= offset < start + len(kept):
             return kept[offset - start : offset - start + size], True
-        goes_on = bool(kept) and offset == start + len(kept)
-        self._ahead = min(2 * self._ahead if goes_on else _AHEAD_BYTES, self._files._ahead_max())
+        if not kept or offset != start + len(kept):
+            self._ahead = _AHEAD_BYTES
+        elif not self._slow:
+            self._ahead *= 2
+        self._ahead = min(self._ahead, self._files._ahead_max())
         wanted = min(max(size, self._ahead), READ_BYTES_MAX)
+        begun_s = self._files._clock.monotonic_s()
         part = self._files._read(self._path, offset, wanted)
+        self._slow = self._files._clock.monotonic_s() >= begun_s + _SLOW_S
         if part is None:
             raise self._gone()
         content = self._keep(offset, part)

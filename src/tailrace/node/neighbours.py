@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import TlsConfig
 from ..coordination import Coordination
@@ -38,9 +38,10 @@ _CHECK_S = 0.25  # at what is known of it
 _CLOSE_S = 2.0  # so far behind others home is well: who is nearer to the source is always a little ahead
 _AVOID_S = 10.0  # a refuge that could not be read is not tried again for so long
 _NOTHING = "\x7f"  # no key begins so
-_OPENED_AT_ONCE = 16  # shards that are opened from afar, each in a few calls
+_AT_ONCE = 16  # shards that are asked about from afar
 _LENDERS = ("reader", "writer", "scheduler")  # whose processes are asked for files, in this order
 
+A = TypeVar("A")
 Place = tuple[str, int]
 _LOG = logging.getLogger(__name__)
 
@@ -289,9 +290,8 @@ class Moving:
 
     def _tails(self, cluster: str, positions: Mapping[Place, int]) -> dict[Place, ShardTail]:
         """All shards of a stream, or none."""
-        if cluster == self._cluster:
-            return _all_or_none(positions, lambda place: self._at_home(*place, positions[place]), 1)
-        files = self._files_of(cluster)
+        away = cluster != self._cluster
+        files = self._files_of(cluster) if away else self._home
 
         def there(place: Place) -> ShardTail:
             return ShardTail(
@@ -303,30 +303,40 @@ class Moving:
                 incarnation=self._incarnations.get(place[0]),
             )
 
-        return _all_or_none(positions, there, _OPENED_AT_ONCE if isinstance(files, RemoteFiles) else 1)
+        made = _of_each(files, positions, there if away else lambda place: self._at_home(*place, positions[place]))
+        tails = {place: one for place, one in made.items() if isinstance(one, ShardTail)}
+        for problem in made.values():
+            if isinstance(problem, TailraceError):
+                for tail in tails.values():
+                    tail.close()
+                raise problem
+        return tails
 
 
-def _all_or_none(places: Iterable[Place], make: Callable[[Place], ShardTail], at_once: int) -> dict[Place, ShardTail]:
-    def attempt(place: Place) -> ShardTail | TailraceError:
+def _reaches(files: Files, places: Iterable[Place]) -> dict[Place, int]:
+    """How far the indexes of these shards go."""
+    reaches: dict[Place, int] = {}
+    for place, found in _of_each(files, places, lambda place: flushed_index(files, *place)).items():
+        if isinstance(found, TailraceError):
+            raise found
+        reaches[place] = found
+    return reaches
+
+
+def _of_each(files: Files, places: Iterable[Place], ask: Callable[[Place], A]) -> dict[Place, A | TailraceError]:
+    """What comes of it for each shard: from afar several at once, since each may take a few calls."""
+
+    def attempt(place: Place) -> A | TailraceError:
         try:
-            return make(place)
+            return ask(place)
         except TailraceError as problem:
             return problem
 
     places = list(places)
-    with ThreadPoolExecutor(at_once, thread_name_prefix="tailrace moving") as pool:
-        made = list(pool.map(attempt, places) if at_once > 1 else map(attempt, places))
-    tails = [one for one in made if isinstance(one, ShardTail)]
-    for problem in made:
-        if isinstance(problem, TailraceError):
-            for tail in tails:
-                tail.close()
-            raise problem
-    return dict(zip(places, tails, strict=True))
-
-
-def _reaches(files: Files, places: Iterable[Place]) -> dict[Place, int]:
-    return {(stream, shard): flushed_index(files, stream, shard) for stream, shard in places}
+    if not isinstance(files, RemoteFiles) or len(places) == 1:
+        return {place: attempt(place) for place in places}
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tailrace moving") as pool:
+        return dict(zip(places, pool.map(attempt, places), strict=True))
 
 
 class _Past:

@@ -14,6 +14,7 @@ from .problems import problem_of_stream
 
 A = TypeVar("A")
 DEADLINE_S = 5.0
+_SLOW_BYTES_PER_S = 256 << 10  # what a way must carry at least: so much longer may a read take
 
 
 class FilesPeer:
@@ -39,7 +40,8 @@ class FilesPeer:
 
     def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
         request = files_codec.encode_ranges(ranges)
-        return self._call("Read", request, lambda reply: files_codec.decode_parts(reply, ranges))
+        more_s = sum(one.size for one in ranges) / _SLOW_BYTES_PER_S
+        return self._call("Read", request, lambda reply: files_codec.decode_parts(reply, ranges), more_s)
 
     def close(self) -> None:
         self._channel.close()
@@ -50,11 +52,12 @@ class FilesPeer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, name: str, request: bytes, decode: Callable[[bytes], A]) -> A:
+    def _call(self, name: str, request: bytes, decode: Callable[[bytes], A], more_s: float = 0.0) -> A:
+        deadline_s = self._deadline_s + more_s
         try:
-            reply = self._calls[name](request, timeout=self._deadline_s)
+            reply = self._calls[name](request, timeout=deadline_s)
         except grpc.RpcError as failed:
-            problem = problem_of_stream(failed, name, self.address, self._deadline_s)
+            problem = problem_of_stream(failed, name, self.address, deadline_s)
             problem.took_effect = False  # it only looks
             raise problem from None
         except ValueError:  # gRPC's word for a channel that was closed meanwhile
