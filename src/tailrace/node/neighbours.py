@@ -8,6 +8,7 @@ store is away everybody stays where they are.
 
 import logging
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import TlsConfig
 from ..coordination import Coordination
+from ..copytree import score
 from ..copytree.routing import Conditions, refuges
 from ..copytree.world_record import WorldState, load
 from ..env import Clock
@@ -79,6 +81,7 @@ class Neighbours:
         self.membership, self._open_store, self._clock, self._tls = membership, open_store, clock, tls
         self.state: WorldState | None = None  # None: nothing is known
         self._addresses: dict[str, list[str]] = {}  # of processes, by cluster
+        self._salt = secrets.token_hex(8)
         self._opening = threading.Lock()
         self._near: dict[str, Files] = {}
         self._far: dict[str, tuple[Doors[FilesPeer], Files]] = {}
@@ -129,16 +132,21 @@ class Neighbours:
                     store = self._open_store()
                 now = store.range(_NOTHING).revision
                 if now != seen:
-                    self._addresses = _lenders(ClusterRegistry(store).all_doors())
+                    self._addresses = lenders(ClusterRegistry(store).all_doors(), self._salt)
                     self.state, seen = load(store, known), now
             self._closed.wait(_LOOK_S)
         if store is not None:
             store.close()
 
 
-def _lenders(doors: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
+def lenders(doors: Mapping[str, Mapping[str, Sequence[str]]], salt: str) -> dict[str, list[str]]:
+    """Whom to ask for the files of each cluster, in this order: role by role, and within a role in an order that the
+    salt decides, so that those who have different ones ask different processes. Pure."""
     return {
-        cluster: [address for role in _LENDERS for address in roles.get(role, ())] for cluster, roles in doors.items()
+        cluster: [
+            address for role in _LENDERS for address in sorted(roles.get(role, ()), key=lambda one: score(one, salt))
+        ]
+        for cluster, roles in doors.items()
     }
 
 
