@@ -31,7 +31,8 @@ file_bytes = 300000
 class Node:
     """All of a cluster in one process, which nobody starts again."""
 
-    def __init__(self, world: Path, cluster: str, *options: str, roles: str = "reader,writer,scheduler") -> None:
+    def __init__(self, world: Path, cluster: str, *options: str) -> None:
+        roles = "reader,writer,scheduler"
         command = ["node", "--roles", roles, "--world-file", str(world), "--cluster", cluster, *options]
         self._process = subprocess.Popen([sys.executable, "-m", "tailrace", *command], stdout=subprocess.PIPE)
         assert self._process.stdout is not None

@@ -11,9 +11,9 @@ from ..coordination import Coordination
 from ..copytree import Compared, Comparison, FilesCheck
 from ..errors import ConfigError, TailraceError, Unreachable
 from ..wire import Blocks, CheckService, Holding
+from .any_door import AnyDoor
 from .cluster_registry import ClusterRegistry
 from .deployed import cluster_folder, open_store
-from .doors import Doors
 from .world import open_world
 from .world_file import WorldFile, read_world_file
 
@@ -109,7 +109,7 @@ class _Clusters:
 
         return _Asked(
             self._undo.enter_context(
-                Doors(cluster, lambda: addresses, lambda address: CheckPeer(address, tls=self._tls))
+                AnyDoor(cluster, lambda: addresses, lambda address: CheckPeer(address, tls=self._tls))
             )
         )
 
@@ -117,11 +117,11 @@ class _Clusters:
 class _Asked:
     """Implements CheckService, by whoever of a cluster answers."""
 
-    def __init__(self, doors: "Doors[CheckPeer]") -> None:
-        self._doors = doors
+    def __init__(self, door: "AnyDoor[CheckPeer]") -> None:
+        self._door = door
 
     def holding(self, stream: str, shard: int) -> Holding | None:
-        return self._doors.ask(lambda peer: peer.holding(stream, shard))
+        return self._door.ask(lambda peer: peer.holding(stream, shard))
 
     def hashes(self, blocks: Blocks) -> bytes:
-        return self._doors.ask(lambda peer: peer.hashes(blocks))
+        return self._door.ask(lambda peer: peer.hashes(blocks))

@@ -33,7 +33,7 @@ from .standby import Standby
 from .world import CATALOG_SLOT, World
 
 ROLES = ("reader", "writer", "scheduler", "monitor")
-DOORS = ("writer", "scheduler", "reader")  # those that others call
+_CALLED = ("writer", "scheduler", "reader")  # those that others call
 LATE_S = 2.0  # a reader upstream that was silent for so long is stuck, or cut off
 _LOG = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class ClusterNode:
                 self._route(undo)
             elif "writer" in roles:
                 undo.callback(ClusterReports(store, cluster, self._arrivals, number).close)
-            if set(roles) & set(DOORS):
+            if set(roles) & set(_CALLED):
                 self._serve(undo, roles, listen, advertise)
             if "reader" in roles:
                 self.reader = Reader(f"{cluster}-{number}-{os.getpid()}", cluster, self._place, self._clock, tls=tls)
@@ -124,7 +124,7 @@ class ClusterNode:
     def _serve(self, undo: ExitStack, roles: Sequence[str], listen: str | None, advertise: str | None) -> None:
         from ..wire import serve_copies
 
-        served = [role for role in DOORS if role in roles]
+        served = [role for role in _CALLED if role in roles]
         own = f"unix:{self._folder}/{served[0]}-{self._number}"
         server = serve_copies(
             [own, *([listen] if listen else [])],

@@ -28,8 +28,8 @@ from ..files.remote import RemoteFiles
 from ..streams import Lodging, Outlook, ShardTail
 from ..streams.shard_files import flushed_index
 from ..wire import ByteRange, FileBytes, Listing, Sight
+from .any_door import AnyDoor
 from .cluster_registry import ClusterRegistry
-from .doors import Doors
 from .membership import Membership, read_membership
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Neighbours:
         self._salt = secrets.token_hex(8)
         self._opening = threading.Lock()
         self._near: dict[str, Files] = {}
-        self._far: dict[str, tuple[Doors[FilesPeer], Files]] = {}
+        self._far: dict[str, tuple[AnyDoor[FilesPeer], Files]] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace neighbours", daemon=True)
         self._thread.start()
@@ -93,8 +93,8 @@ class Neighbours:
         self._closed.set()
         self._thread.join(5.0)
         with self._opening:
-            for doors, _ in self._far.values():
-                doors.close()
+            for door, _ in self._far.values():
+                door.close()
 
     def files(self, cluster: str) -> Files | None:
         """Of a cluster; None: they cannot be reached from here."""
@@ -105,8 +105,8 @@ class Neighbours:
             if not self._addresses.get(cluster):
                 return None
             if cluster not in self._far:
-                doors = Doors(cluster, lambda: self._addresses.get(cluster, []), self._dial, self._clock)
-                self._far[cluster] = doors, RemoteFiles(_Lender(doors), self._clock, cluster)
+                door = AnyDoor(cluster, lambda: self._addresses.get(cluster, []), self._dial, self._clock)
+                self._far[cluster] = door, RemoteFiles(_Lender(door), self._clock, cluster)
             return self._far[cluster][1]
 
     def _folder(self, cluster: str) -> str | None:
@@ -153,17 +153,17 @@ def lenders(doors: Mapping[str, Mapping[str, Sequence[str]]], salt: str) -> dict
 class _Lender:
     """Implements FilesService, by whoever of a cluster answers."""
 
-    def __init__(self, doors: "Doors[FilesPeer]") -> None:
-        self._doors = doors
+    def __init__(self, door: "AnyDoor[FilesPeer]") -> None:
+        self._door = door
 
     def sight(self, stream: str, seen: int) -> Sight | None:
-        return self._doors.ask(lambda peer: peer.sight(stream, seen))
+        return self._door.ask(lambda peer: peer.sight(stream, seen))
 
     def list(self, folder: str) -> Listing:
-        return self._doors.ask(lambda peer: peer.list(folder))
+        return self._door.ask(lambda peer: peer.list(folder))
 
     def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
-        return self._doors.ask(lambda peer: peer.read(ranges))
+        return self._door.ask(lambda peer: peer.read(ranges))
 
 
 class Moving:

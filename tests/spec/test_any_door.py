@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.errors import Busy, Denied, Unreachable, WireProblem
-from tailrace.node.doors import BUSY_S, Doors
+from tailrace.node.any_door import BUSY_S, AnyDoor
 from tailrace.testing import ManualClock
 
 
@@ -29,21 +29,21 @@ class Cluster:
         self.addresses = ["one", "two", "three"]
         self.peers: dict[str, Peer] = {}
         self.clock = ManualClock()
-        self.doors = Doors("far", lambda: self.addresses, self.dial, self.clock)
+        self.door = AnyDoor("far", lambda: self.addresses, self.dial, self.clock)
 
     def dial(self, address: str) -> Peer:
         self.peers[address] = Peer(address)
         return self.peers[address]
 
     def ask(self) -> str:
-        return self.doors.ask(Peer.who)
+        return self.door.ask(Peer.who)
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     made = Cluster()
     yield made
-    made.doors.close()
+    made.door.close()
 
 
 def test_the_first_one_is_asked_until_it_does_not_answer(cluster: Cluster) -> None:
@@ -93,7 +93,7 @@ def test_processes_come_and_go(cluster: Cluster) -> None:
 
 def test_after_close_nobody_is_called(cluster: Cluster) -> None:
     cluster.ask()
-    cluster.doors.close()
+    cluster.door.close()
     assert all(peer.closed for peer in cluster.peers.values())
     with pytest.raises(Unreachable):
         cluster.ask()

@@ -22,7 +22,7 @@ P = TypeVar("P", bound=Closing)
 A = TypeVar("A")
 
 
-class Doors(Generic[P]):
+class AnyDoor(Generic[P]):
     """`dial` makes a peer of an address. Safe to use from several threads."""
 
     def __init__(
