@@ -42,12 +42,9 @@ class Known:
     state: WorldState
     membership: Membership
 
-    def folder(self, cluster: str) -> str | None:
-        folder = self.root / cluster
-        return str(folder) if folder.is_dir() else None
-
     def files(self, cluster: str) -> Files | None:
-        return PosixFiles(str(self.root / cluster))
+        folder = self.root / cluster
+        return PosixFiles(str(folder)) if folder.is_dir() else None
 
 
 class Scene:

@@ -1,7 +1,8 @@
 """A world of five clusters as real processes, each in a network namespace of its own, with a wide area between them.
 From a seed, processes are killed and stopped, links are cut (both ways or one), slowed and made to lose packets, whole
-clusters are cut off. Consumers in every cluster check every message all the while. Then peace: in the end every cluster
-has the same bytes under the same names, ends at the same positions, and reads from its cache again.
+clusters are cut off. Consumers in every cluster check every message all the while; some as on hosts that have no other
+cluster's folder, so that they move over the network. Then peace: in the end every cluster has the same bytes under the
+same names, ends at the same positions, and reads from its cache again.
 
     python tests/cluster/copytree_soak.py --for 30m --seed 7            20 processes and two producers
     python tests/cluster/copytree_soak.py --for 15 --seed 7 --together  one process a cluster
@@ -33,12 +34,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 from certificates import Authority
 
 import tailrace
+from tailrace.config import TlsConfig, WorldConfig
 from tailrace.errors import FileMissing
 from tailrace.files import PosixFiles
 from tailrace.model.message_file import TRACKS
 from tailrace.model.segment import segments_of
 from tailrace.node.deployed import open_store, publish
 from tailrace.node.hosts import world_folder
+from tailrace.node.neighbours import Neighbours
 from tailrace.node.supervision import ProcessPlan, Supervisor
 from tailrace.node.world_file import read_world_file
 from tailrace.testing import WideArea
@@ -48,6 +51,7 @@ CLUSTERS = ("a", "b", "c", "d", "e")
 LINKS = {("a", "b"): 0.01, ("b", "c"): 0.01, ("c", "d"): 0.01, ("b", "e"): 0.01, ("a", "e"): 0.08, ("c", "e"): 0.08}
 STREAMS = {"s": "a", "t": "d"}
 SHARDS = 2
+GUESTS = ("c", "e")  # clusters with a consumer that has no other cluster's folder
 ROLES = ("cache", "writer", "reader", "scheduler")
 DELAY_S = 0.02
 SETTLE_S = 120.0
@@ -86,8 +90,8 @@ def produce(folder: str, stream: str, pause_s: str) -> None:
 class Following:
     """A consumer in one cluster that checks every message; a wrong one ends it."""
 
-    def __init__(self, folder: str) -> None:
-        self._world = tailrace.open(folder)
+    def __init__(self, folder: str, config: WorldConfig | None = None) -> None:
+        self._world = tailrace.open(folder, config=config)
         self._consumer = self._world.consumer(*STREAMS, start="earliest")
         self.seen = {(stream, shard): 0 for stream in STREAMS for shard in range(SHARDS)}
         self.latest_s = 0.0  # from the producer's clock to ours, at its worst
@@ -112,6 +116,10 @@ class Following:
         except BaseException as problem:
             self.problem = problem
 
+    @property
+    def clusters(self) -> dict[str, str]:
+        return dict(self._consumer.clusters)
+
     def hot_bytes(self) -> int:
         layers = self._world._find_layers()
         return 0 if layers is None else layers.bytes_from["relaxed"]
@@ -120,6 +128,51 @@ class Following:
         self._consumer.close()
         self._thread.join()
         self._world.close()
+
+
+def follow_from_afar(folder: str, certificate: str, key: str, roots: str) -> None:
+    """Tell now and then what was seen, and where, until nobody listens."""
+    Neighbours._folder = lambda self, cluster: None  # type: ignore[method-assign]
+    one = Following(folder, WorldConfig(tls=TlsConfig(certificate=certificate, key=key, roots=roots)))
+    over, moves, clusters = threading.Event(), 0, one.clusters
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    while not over.wait(0.1):
+        before, clusters = clusters, one.clusters
+        moves += clusters != before
+        problem = "" if one.problem is None else repr(one.problem)
+        told = {"seen": list(one.seen.values()), "moves": moves, "clusters": clusters, "problem": problem}
+        print(json.dumps(told), flush=True)
+    one.close()
+
+
+class Guest:
+    """A consumer in a process of its own, on the network of its cluster."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+        self.told: dict[str, Any] = {"seen": [], "moves": 0, "problem": ""}
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.told = json.loads(line)
+
+    @property
+    def problem(self) -> str:
+        ended = self._process.poll()
+        return self.told["problem"] or ("" if ended is None else f"it ended with exit code {ended}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._thread.join()
 
 
 @dataclass(frozen=True)
@@ -193,6 +246,7 @@ class Soak:
             environment=environment,
         )
         self.following: dict[str, Following] = {}
+        self.guests: dict[str, Guest] = {}
         self.counts: Counter[str] = Counter()
         self._healing: list[tuple[float, Callable[[], object]]] = []
         self._making = True
@@ -217,12 +271,16 @@ class Soak:
                 os.path.exists(os.path.join(self.of(cluster), "streams", stream, "stream.json")) for stream in STREAMS
             ):
                 self.following[cluster] = Following(self.of(cluster))
+                if cluster in GUESTS:
+                    self.guests[cluster] = Guest(self._guest_command(cluster), self._environment)
         for cluster, one in self.following.items():
             stalls, one.stalls = one.stalls, []
             for stall in stalls:
                 self._say(f"{time.monotonic() - self._begin_s:7.1f} s  in {cluster}, {stall}")
             if one.problem is not None:
                 raise AssertionError(f"the consumer in {cluster}: {one.problem!r}") from one.problem
+        for cluster, guest in self.guests.items():
+            assert not guest.problem, f"the consumer in {cluster} that has no other folder: {guest.problem}"
 
     def wait(self, holds: Callable[[], bool], what: str, deadline_s: float = SETTLE_S) -> None:
         end_s = time.monotonic() + deadline_s
@@ -265,6 +323,10 @@ class Soak:
         self._producers.stop()
         goal = {place: self._messages(*place) for place in next(iter(self.following.values())).seen}
         self.wait(lambda: all(one.seen == goal for one in self.following.values()), f"the last messages, {goal}")
+        self.wait(
+            lambda: all(guest.told["seen"] == list(goal.values()) for guest in self.guests.values()),
+            f"the last messages, {goal}, at those who have no other folder",
+        )
         origin = self.files("a")
         for cluster in CLUSTERS[1:]:
             found = self.files(cluster)
@@ -282,6 +344,7 @@ class Soak:
             "files": len(origin),
             "settled_s": round(time.monotonic() - begin_s, 1),
             "latest_s": {cluster: round(one.latest_s, 2) for cluster, one in sorted(self.following.items())},
+            "moves": {cluster: guest.told["moves"] for cluster, guest in sorted(self.guests.items())},
             "restarts": sum(one.restarts for one in (*self._nodes.status(), *self._producers.status())),
             "faults": dict(sorted(self.counts.items())),
         }
@@ -289,13 +352,14 @@ class Soak:
     def describe(self) -> str:
         seen = {cluster: list(one.seen.values()) for cluster, one in self.following.items()}
         hot = {cluster: one.hot_bytes() for cluster, one in self.following.items()}
+        guests = {cluster: guest.told for cluster, guest in self.guests.items()}
         states = {one.name: one.state for one in self._nodes.status() if one.state != "running"}
-        return f"seen {seen}, hot {hot}, not running {states}; logs in {self.folder}/logs"
+        return f"seen {seen}, hot {hot}, {guests}, not running {states}; logs in {self.folder}/logs"
 
     def close(self) -> None:
         self.make_peace()
         self._producers.stop()
-        for one in self.following.values():
+        for one in (*self.guests.values(), *self.following.values()):
             one.close()
         self._nodes.stop()
         self.wide.close()
@@ -340,6 +404,11 @@ class Soak:
         self._healing.append((time.monotonic() + seconds, undo))
 
     # ---- what there is
+
+    def _guest_command(self, cluster: str) -> list[str]:
+        me, tls = str(Path(__file__)), self._tls
+        secrets = [tls.certificate, tls.key, tls.roots]
+        return [*self.wide.entering(cluster), sys.executable, me, "--follow-from-afar", self.of(cluster), *secrets]
 
     def _verify_across(self, way: str) -> dict[str, Any]:
         """As a user would find out, in one of the clusters."""
@@ -425,7 +494,11 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=1.5, help="seconds between faults, on average")
     parser.add_argument("--together", action="store_true", help="one process a cluster")
     parser.add_argument("--produce", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--follow-from-afar", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.follow_from_afar:
+        follow_from_afar(*options.follow_from_afar)
+        return 0
     if options.produce:
         produce(*options.produce)
         return 0

@@ -31,8 +31,9 @@ file_bytes = 300000
 class Node:
     """All of a cluster in one process, which nobody starts again."""
 
-    def __init__(self, world: Path, cluster: str) -> None:
-        command = ["node", "--roles", "reader,writer,scheduler", "--world-file", str(world), "--cluster", cluster]
+    def __init__(self, world: Path, cluster: str, *options: str) -> None:
+        roles = "reader,writer,scheduler"
+        command = ["node", "--roles", roles, "--world-file", str(world), "--cluster", cluster, *options]
         self._process = subprocess.Popen([sys.executable, "-m", "tailrace", *command], stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stdout.readline()

@@ -1,31 +1,63 @@
 """The contract of the durable layer, over every implementation: what `files.interface` promises."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tailrace.env import Disk, SystemDisk
+from tailrace.env import Disk, SystemClock, SystemDisk
 from tailrace.errors import Closed, Fenced, FileMissing, FileProblem, NameRefused, OffsetMismatch
 from tailrace.files import FileLength, Files, PosixFiles
+from tailrace.files.remote import Pace, RemoteFiles
+from tailrace.files.served import ServedFiles
 from tailrace.testing import Fault, FaultyDisk, SimulatedCrash, SimulatedDisk
+from tailrace.wire import FilesPeer, serve_copies
 
 Opener = Callable[[str], Files]  # the same durable layer, as another process with this name sees it
+FAR = "streams/s"  # what lies elsewhere is not shown from afar
 
 
-def posix(tmp_path: object) -> Opener:
-    return lambda owner: PosixFiles(f"{tmp_path}/root", owner=owner)
+class ReadFromAfar:
+    """Written where they lie, read through a server."""
+
+    def __init__(self, near: Files, far: Files) -> None:
+        self._near, self._far = near, far
+
+    def __getattr__(self, name: str) -> Any:
+        files = self._far if name in ("list", "read", "view") else self._near
+        act = getattr(files, name)
+        return lambda *paths, **settings: act(*[self._placed(path) for path in paths], **settings)
+
+    def _placed(self, path: object) -> object:
+        return f"{FAR}/{path}" if isinstance(path, str) else path
 
 
-def posix_on_simulated_disk(tmp_path: object) -> Opener:
+def posix(tmp_path: Path) -> Iterator[Opener]:
+    yield lambda owner: PosixFiles(f"{tmp_path}/root", owner=owner)
+
+
+def posix_on_simulated_disk(tmp_path: Path) -> Iterator[Opener]:
     disk = SimulatedDisk()
-    return lambda owner: PosixFiles("/root", disk=disk.process(), owner=owner)
+    yield lambda owner: PosixFiles("/root", disk=disk.process(), owner=owner)
 
 
-@pytest.fixture(params=[posix, posix_on_simulated_disk], ids=["posix", "simulated"])
-def opener(request: pytest.FixtureRequest, tmp_path: object) -> Opener:
-    return request.param(tmp_path)
+def remote(tmp_path: Path) -> Iterator[Opener]:
+    tmp_path.chmod(0o700)
+    clock = SystemClock()
+    near = PosixFiles(f"{tmp_path}/root")
+    near.make_folder(FAR)
+    served = ServedFiles(near, clock, keep_s=0.0)
+    with serve_copies([f"unix:{tmp_path}/s"], files=served) as server, FilesPeer(server.addresses[0]) as peer:
+        far = RemoteFiles(peer, clock, "far", pace=Pace(least_s=0.0, pauses=0.0))
+        yield lambda owner: ReadFromAfar(PosixFiles(f"{tmp_path}/root", owner=owner), far)
+
+
+@pytest.fixture(params=[posix, posix_on_simulated_disk, remote], ids=["posix", "simulated", "remote"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    yield from request.param(tmp_path)
 
 
 @pytest.fixture
@@ -279,6 +311,8 @@ def test_publish_takes_any_bytes(files: Files) -> None:
 def test_drafts_of_publications_that_were_cut_short_can_be_forgotten(
     opener: Opener, tmp_path: object, request: pytest.FixtureRequest
 ) -> None:
+    if "remote" in request.node.name:
+        pytest.skip("written where they lie")
     disk: Disk
     if "simulated" in request.node.name:
         disk, root = SimulatedDisk().process(), "/root"
@@ -300,12 +334,18 @@ def test_drafts_of_publications_that_were_cut_short_can_be_forgotten(
         healthy.forget_drafts("nowhere", lambda name: True)
 
 
-def test_a_view_outlives_the_file(files: Files) -> None:
+def test_a_view_outlives_the_file_or_says_that_it_is_gone(files: Files) -> None:
     appender = files.claim("shard").create("a")
     appender.append(0, [b"abc"])
     appender.seal()
     with files.view("shard/a") as view:
         files.delete("shard/a")
+        if isinstance(files, ReadFromAfar):
+            with pytest.raises(FileMissing):
+                view.read_into(0, memoryview(bytearray(3)))
+            with pytest.raises(FileMissing):
+                view.length()
+            return
         buffer = bytearray(3)
         assert view.read_into(0, memoryview(buffer)) == 3
         assert buffer == b"abc"

@@ -3,7 +3,7 @@
 from tailrace.copytree import WorldState
 from tailrace.copytree.routing import ClusterReported
 from tailrace.model import Cluster, CopyTree, Demand, Hop, Tariff, WorldMap
-from tailrace.node.neighbours import outlook
+from tailrace.node.neighbours import lenders, outlook
 from tailrace.streams import Lodging, Outlook, Patience
 
 PATIENCE = Patience(ill_s=2.0, well_s=5.0)
@@ -88,3 +88,11 @@ def test_who_is_ill_or_behind_the_ill_one_is_no_refuge() -> None:
 def test_where_a_stream_is_produced_nobody_leaves() -> None:
     assert outlook(state(), "s", "a") == Outlook()
     assert outlook(state(), "another", "c") == Outlook()
+
+
+def test_readers_are_asked_first_and_each_of_them_by_some() -> None:
+    doors = {"a": {"scheduler": ["s"], "writer": ["w"], "reader": ["one", "two", "three"]}, "b": {}}
+    orders = [lenders(doors, str(salt))["a"] for salt in range(100)]
+    assert {order[0] for order in orders} == {"one", "two", "three"}
+    assert all(set(order[:3]) == {"one", "two", "three"} and order[3:] == ["w", "s"] for order in orders)
+    assert lenders(doors, "x") == lenders(doors, "x")

@@ -1,8 +1,11 @@
 """How the files of a shard hang together."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.model import MessageFile
+from tailrace.model.segment import newest_segment
 from tailrace.native import ENTRY_BYTES
 from tailrace.streams.segments import (
     HEADER_BYTES,
@@ -39,6 +42,17 @@ def test_a_segment_needs_both_halves() -> None:
         Segment(5, 0, 0),
         Segment(7, 100, 72),
     ]
+
+
+@given(
+    st.sets(
+        st.builds(MessageFile, st.integers(1, 6), st.integers(0, 2), st.sampled_from(["data", "index"])), max_size=9
+    )
+)
+def test_the_newest_segment_is_the_last_of_all(files: set[MessageFile]) -> None:
+    one_each = {(file.created_us, file.track): file.name for file in files}  # as in a shard: a time has one of each
+    listed = sorted([*one_each.values(), "copy.json", "00000000000000000009-x"])
+    assert newest_segment(listed) == (segments_of(listed) or [None])[-1]
 
 
 def test_the_next_segment_tells_how_many_messages_this_one_has() -> None:

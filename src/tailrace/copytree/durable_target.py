@@ -19,19 +19,21 @@ from ..files import WARM_BYTES, Appender, Claim, Files
 from ..model.message_file import TRACKS, Track
 from ..model.segment import Segment, segments_of
 from ..wire import Batch, Opening, Piece, Standing
+from .settings import check_incarnation
 
 WINDOW_BYTES = 32 << 20
 
 
 class DurableTarget:
-    """`cached`: consumers here have the newest bytes from a cache. `on_flushed` is called when more has become visible,
-    `on_roll` when a new segment has begun."""
+    """`incarnation`: of the stream that is copied; None: whichever is here. `cached`: consumers here have the newest
+    bytes from a cache. `on_flushed` is called when more has become visible, `on_roll` when a new segment has begun."""
 
     def __init__(
         self,
         files: Files,
         opening: Opening,
         *,
+        incarnation: str | None = None,
         window_bytes: int = WINDOW_BYTES,
         cached: bool = False,
         on_flushed: Callable[[], object] = lambda: None,
@@ -40,7 +42,7 @@ class DurableTarget:
         operation = opening.operation
         self._files, self._operation, self._window_bytes = files, operation, window_bytes
         self._folder = f"streams/{operation.stream}/{operation.shard:05d}"
-        self._cached, self._on_flushed, self._on_roll = cached, on_flushed, on_roll
+        self._incarnation, self._cached, self._on_flushed, self._on_roll = incarnation, cached, on_flushed, on_roll
         self._claim: Claim | None = None
         self._segment: Segment | None = None
         self._open: dict[Track, Appender] = {}
@@ -58,6 +60,8 @@ class DurableTarget:
         self._claim = self._files.claim(self._folder)
         try:
             with self._claim.hold():  # or a newer one could begin meanwhile, and we would cut what it has made
+                if self._incarnation is not None:
+                    check_incarnation(self._files, self._operation.stream, self._incarnation)
                 segments = segments_of(self._files.list(self._folder))
                 if segments:
                     self._reopen(segments[-1])

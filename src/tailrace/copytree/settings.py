@@ -6,16 +6,21 @@ two places could never be told apart again.
 """
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..config import StreamConfig, decode
-from ..errors import ConfigError, FileMissing, NameRefused, Superseded, WireRefused
+from ..errors import ConfigError, Fenced, FileMissing, FileProblem, NameRefused, Superseded, WireRefused
 from ..files import Files
 from ..files.origins import read_origin, write_origin
 from ..model import check_name
 
 VERSION = 1
+_TRIES = 100
+_SHARD = re.compile(r"[0-9]{5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,61 @@ def adopt(files: Files, stream: str, origin: str, settings: StreamSettings) -> S
     is here is newer. Whoever sends the old one has not heard yet, and two parents would delete each other's copy by
     turns."""
     here = read_settings(files, stream)
-    if here is not None and read_origin(files, stream) is None:
-        raise WireRefused(
-            f"the stream {stream!r} is produced in this cluster, so it takes no copy from {origin}; give one of them "
-            "another name"
-        )
-    if here is not None and here.incarnation == settings.incarnation:
-        return here
-    if here is not None and here.incarnation > settings.incarnation:
-        raise Superseded(f"the stream {stream!r} was made anew, and here is the new one; the old one is not taken")
-    if here is not None:  # the origin has deleted it and made it anew: what lies here is of the old one
-        files.delete_folder(f"streams/{stream}")
-    files.make_folder(f"streams/{stream}")
-    write_origin(files, stream, origin)
-    files.publish(f"streams/{stream}/stream.json", settings.raw, replace=False)
-    found = read_settings(files, stream)
+    if here is not None and here.incarnation == settings.incarnation and read_origin(files, stream) is not None:
+        return here  # nearly always
+    with _alone(files):
+        here = read_settings(files, stream)
+        if here is not None and read_origin(files, stream) is None:
+            raise WireRefused(
+                f"the stream {stream!r} is produced in this cluster, so it takes no copy from {origin}; give one of "
+                "them another name"
+            )
+        if here is not None and here.incarnation == settings.incarnation:
+            return here  # another writer was faster
+        if here is not None and here.incarnation > settings.incarnation:
+            raise Superseded(f"the stream {stream!r} was made anew, and here is the new one; the old one is not taken")
+        _clear(files, stream)
+        files.make_folder(f"streams/{stream}")
+        write_origin(files, stream, origin)
+        files.publish(f"streams/{stream}/stream.json", settings.raw, replace=False)
+        found = read_settings(files, stream)
     if found is None or found.incarnation != settings.incarnation:
         raise WireRefused(f"the stream {stream!r} was made anew while its copy began; open the copy again")
     return found
+
+
+def check_incarnation(files: Files, stream: str, incarnation: str) -> None:
+    """Superseded: what is here is another stream of the name. To be asked while the shard's folder is held: whoever
+    clears the stream away takes its settings first, then claims each shard."""
+    here = read_settings(files, stream)
+    if here is None or here.incarnation != incarnation:
+        raise Superseded(f"the stream {stream!r} was made anew while its copy began; the old one is not taken")
+
+
+@contextmanager
+def _alone(files: Files) -> Iterator[None]:
+    """While it is entered no other writer of this cluster, in whichever process, makes a stream a copy: what one has
+    found, and begun to fill, the next must not clear away."""
+    with ExitStack() as held:
+        for _ in range(_TRIES):
+            claim = files.claim("streams")
+            held.callback(claim.close)
+            with suppress(Fenced):  # somebody claimed it after us: it is their turn
+                held.enter_context(claim.hold())
+                break
+        else:
+            raise FileProblem(f"streams was claimed by others {_TRIES} times; try again")
+        yield
+
+
+def _clear(files: Files, stream: str) -> None:
+    """Of a stream that its origin has deleted and made anew, the old copy goes. Its operations, of whichever process,
+    are shut out shard by shard, or they could go on in the new one's folders."""
+    folder = f"streams/{stream}"
+    with suppress(FileMissing):
+        files.delete(f"{folder}/stream.json")
+    shards = [name for name in files.list(folder) if _SHARD.fullmatch(name)]  # also of one who ended before it was done
+    for name in shards:
+        files.claim(f"{folder}/{name}").close()
+    if shards or files.list(folder):
+        files.delete_folder(folder)

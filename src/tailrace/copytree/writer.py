@@ -197,7 +197,7 @@ class Writer:
             raise WireRefused(f"{operation}: the stream has shards 0 to {settings.config.shards - 1}")
         arrival = self._enter(opening, stop)
         try:
-            with self._adopting:  # all shards come at once, and the second must not delete what the first has made
+            with self._adopting:  # all shards come at once: one does it, the others find it done
                 here = adopt(self._place.files, operation.stream, opening.origin, settings)
             yield from self._run(self._target(opening, here, arrival.window_bytes), batches, arrival)
         finally:
@@ -233,6 +233,7 @@ class Writer:
         return DurableTarget(
             self._place.files,
             opening,
+            incarnation=settings.incarnation,
             window_bytes=window_bytes,
             cached=settings.config.cached,
             on_flushed=lambda: self._place.flushed(settings),

@@ -75,7 +75,7 @@ class Appender(Protocol):
 
 
 class View(Protocol):
-    """A file opened for reading; it stays readable after the file is deleted."""
+    """A file opened for reading. One that lies here stays readable after it is deleted; from afar it is FileMissing."""
 
     def length(self) -> FileLength: ...
 

@@ -19,9 +19,9 @@ from ..env.disk import Buffer
 from ..errors import Closed, Fenced, FileProblem, NameRefused, OffsetMismatch
 from .fence import Fence, FenceRecord, State, close_quietly, judge
 from .interface import FileLength
+from .paths import check_path, is_name
 from .problems import explain, explained
 
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
 _FENCE = ".fence"
 _OWNER = ".owner.fence"
 _GONE = ".gone."
@@ -193,12 +193,7 @@ class PosixFiles:
     # ---- inside
 
     def _path(self, path: str) -> str:
-        if not all(_PART.fullmatch(part) for part in path.split("/")):
-            raise NameRefused(
-                f"{path!r} is not a path of the durable layer: use names of letters, digits and . _ - between "
-                "slashes, none of them beginning with a dot. Nothing was done"
-            )
-        return f"{self._root}/{path}"
+        return f"{self._root}/{check_path(path)}"
 
     def _make_folder(self, full: str) -> None:
         with explained("make the folder", full):
@@ -311,7 +306,7 @@ class PosixClaim:
         self.revoked = tuple(revoked)
 
     def create(self, name: str) -> "PosixAppender":
-        if not _PART.fullmatch(name):
+        if not is_name(name):
             raise NameRefused(f"{name!r} is not a file name: letters, digits and . _ - only. Nothing was done")
         with self._held(f"create {name} in"):
             return self._files._create(f"{self._folder}/{name}")

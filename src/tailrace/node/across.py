@@ -4,19 +4,22 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from ..config import TlsConfig
 from ..coordination import Coordination
 from ..copytree import Compared, Comparison, FilesCheck
-from ..errors import ConfigError, TailraceError, Unreachable, WireProblem
+from ..errors import ConfigError, TailraceError, Unreachable
 from ..wire import Blocks, CheckService, Holding
+from .any_door import AnyDoor
 from .cluster_registry import ClusterRegistry
 from .deployed import cluster_folder, open_store
 from .world import open_world
 from .world_file import WorldFile, read_world_file
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from ..wire import CheckPeer
+
 Way = Literal["best", "folders", "calls"]
 WAYS: tuple[Way, ...] = ("best", "folders", "calls")
 
@@ -95,46 +98,30 @@ class _Clusters:
             raise ConfigError(f"{cluster}: there is no folder {folder} here; --through calls asks its processes")
         if self._store is None:
             self._store = self._undo.enter_context(open_store(self._path, self._file))
-        registry = ClusterRegistry(self._store)
-        addresses = [address for role in ("writer", "scheduler") for address in registry.doors(cluster, role).values()]
+        doors = ClusterRegistry(self._store).all_doors().get(cluster, {})
+        addresses = [address for role in ("writer", "scheduler") for address in doors.get(role, ())]
         if not addresses:
             raise Unreachable(
                 f"{cluster}: its folder {folder} is not here, and none of its processes is known; is it up?"
             )
         self.ways[cluster] = "calls"
-        return self._undo.enter_context(_Doors(list(dict.fromkeys(addresses)), self._tls))
-
-
-class _Doors:
-    """The processes of one cluster: one after the other is asked, until one answers; then that one."""
-
-    def __init__(self, addresses: Sequence[str], tls: TlsConfig | None) -> None:
         from ..wire import CheckPeer  # with it comes gRPC
 
-        self._peers = [CheckPeer(address, tls=tls) for address in addresses]
+        return _Asked(
+            self._undo.enter_context(
+                AnyDoor(cluster, lambda: addresses, lambda address: CheckPeer(address, tls=self._tls))
+            )
+        )
 
-    def __enter__(self) -> "_Doors":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for peer in self._peers:
-            peer.close()
+class _Asked:
+    """Implements CheckService, by whoever of a cluster answers."""
+
+    def __init__(self, door: "AnyDoor[CheckPeer]") -> None:
+        self._door = door
 
     def holding(self, stream: str, shard: int) -> Holding | None:
-        return self._ask(lambda peer: peer.holding(stream, shard))
+        return self._door.ask(lambda peer: peer.holding(stream, shard))
 
     def hashes(self, blocks: Blocks) -> bytes:
-        return self._ask(lambda peer: peer.hashes(blocks))
-
-    def _ask(self, ask: Callable[[CheckService], T]) -> T:
-        problem: WireProblem | None = None
-        for peer in list(self._peers):
-            try:
-                answer = ask(peer)
-            except WireProblem as seen:
-                problem = problem or seen
-                continue
-            self._peers.sort(key=lambda other: other is not peer)
-            return answer
-        assert problem is not None
-        raise problem
+        return self._door.ask(lambda peer: peer.hashes(blocks))

@@ -21,6 +21,7 @@ from ..copytree.router import Router, RouterConfig
 from ..copytree.world_record import load
 from ..env import Clock, SystemClock
 from ..errors import ConfigError, Denied, TailraceError
+from ..files.served import ServedFiles
 from ..native.hints import Waiter
 from ..wire import Opening, Operation, Running
 from .cluster_place import ClusterPlace
@@ -32,6 +33,7 @@ from .standby import Standby
 from .world import CATALOG_SLOT, World
 
 ROLES = ("reader", "writer", "scheduler", "monitor")
+_CALLED = ("writer", "scheduler", "reader")  # those that others call
 LATE_S = 2.0  # a reader upstream that was silent for so long is stuck, or cut off
 _LOG = logging.getLogger(__name__)
 
@@ -89,8 +91,8 @@ class ClusterNode:
                 self._route(undo)
             elif "writer" in roles:
                 undo.callback(ClusterReports(store, cluster, self._arrivals, number).close)
-            if self.writer is not None or self.scheduler is not None:
-                self._serve(undo, listen, advertise)
+            if set(roles) & set(_CALLED):
+                self._serve(undo, roles, listen, advertise)
             if "reader" in roles:
                 self.reader = Reader(f"{cluster}-{number}-{os.getpid()}", cluster, self._place, self._clock, tls=tls)
                 undo.callback(self.reader.close)
@@ -119,25 +121,26 @@ class ClusterNode:
 
     # ---- inside
 
-    def _serve(self, undo: ExitStack, listen: str | None, advertise: str | None) -> None:
+    def _serve(self, undo: ExitStack, roles: Sequence[str], listen: str | None, advertise: str | None) -> None:
         from ..wire import serve_copies
 
-        own = f"unix:{self._folder}/{'writer' if self.writer is not None else 'scheduler'}-{self._number}"
+        served = [role for role in _CALLED if role in roles]
+        own = f"unix:{self._folder}/{served[0]}-{self._number}"
         server = serve_copies(
             [own, *([listen] if listen else [])],
             writer=self.writer,
             scheduler=self.scheduler,
             checker=FilesCheck(self._place.files),
+            files=ServedFiles(self._place.files, self._clock),
             tls=self._tls,
             admit=self._check_names,
         )
         undo.callback(server.close, 0.2)
         address = advertise or server.addresses[-1]
-        for role, there in (("writer", self.writer), ("scheduler", self.scheduler)):
-            if there is not None:
-                name = f"{self._number:05d}"
-                undo.callback(self._registry.announce(self._cluster, role, name, address).close)
-                self.addresses[role] = address
+        for role in served:
+            name = f"{self._number:05d}"
+            undo.callback(self._registry.announce(self._cluster, role, name, address).close)
+            self.addresses[role] = address
 
     def _route(self, undo: ExitStack) -> None:
         """Whoever schedules can make the trees; one of all in the world does, by lease."""
@@ -214,7 +217,10 @@ class ClusterNode:
     def _check_names(self, names: tuple[str, ...] | None) -> None:
         """Who came by a socket of this host was let in by its folder. Others are known by their certificates."""
         if names is not None and self._admits and not self._admits & set(names):
-            raise Denied(f"{', '.join(names) or 'nobody'} may not copy to {self._cluster}; add a name to its peers")
+            raise Denied(
+                f"{', '.join(names) or 'nobody'} may neither copy to {self._cluster} nor read in it; add a name to its "
+                "peers"
+            )
 
     def _admit(self, opening: Opening) -> None:
         """Only along a tree that this cluster knows, or may come to know: the parent may have heard first."""

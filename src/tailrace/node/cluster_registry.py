@@ -28,6 +28,15 @@ class ClusterRegistry:
         prefix = f"{_PREFIX}{cluster}/{role}/"
         return {entry.key[len(prefix) :]: entry.value.decode() for entry in self._store.range(prefix).entries}
 
+    def all_doors(self) -> dict[str, dict[str, list[str]]]:
+        """Addresses by cluster and role."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for entry in self._store.range(_PREFIX).entries:
+            match entry.key.split("/"):
+                case [_, cluster, role, _]:
+                    found.setdefault(cluster, {}).setdefault(role, []).append(entry.value.decode())
+        return found
+
     def follow(self, changed: Callable[[], None]) -> "Following":
         """Call whenever something in the store changes."""
         return Following(self._store, changed)

@@ -1,4 +1,5 @@
-"""The clusters around this one, for consumers: how they are, and their files, where they can be read from here.
+"""The clusters around this one, for consumers: how they are, and their files: in their folders where these are here,
+else by the doors of their processes.
 
 A cluster's folder has a note of the world it belongs to, which its processes leave there: cluster.json. So whoever
 opens the folder finds the world's store, without being told. One thread of a process looks there now and then; when the
@@ -7,27 +8,42 @@ store is away everybody stays where they are.
 
 import logging
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..config import TlsConfig
 from ..coordination import Coordination
+from ..copytree import score
 from ..copytree.routing import Conditions, refuges
 from ..copytree.world_record import WorldState, load
 from ..env import Clock
 from ..errors import FileProblem, TailraceError
 from ..files import Files, PosixFiles
+from ..files.remote import RemoteFiles
 from ..streams import Lodging, Outlook, ShardTail
-from .membership import Membership
+from ..streams.shard_files import flushed_index
+from ..wire import ByteRange, FileBytes, Listing, Sight
+from .any_door import AnyDoor
+from .cluster_registry import ClusterRegistry
+from .membership import Membership, read_membership
+
+if TYPE_CHECKING:
+    from ..wire import FilesPeer
 
 _LOOK_S = 0.5  # at the store
 _CHECK_S = 0.25  # at what is known of it
 _CLOSE_S = 2.0  # so far behind others home is well: who is nearer to the source is always a little ahead
 _AVOID_S = 10.0  # a refuge that could not be read is not tried again for so long
 _NOTHING = "\x7f"  # no key begins so
+_AT_ONCE = 16  # shards that are asked about from afar
+_LENDERS = ("reader", "writer", "scheduler")  # whose processes are asked for files, in this order
 
+A = TypeVar("A")
 Place = tuple[str, int]
 _LOG = logging.getLogger(__name__)
 
@@ -54,10 +70,21 @@ def outlook(state: WorldState, stream: str, home: str) -> Outlook:
 class Neighbours:
     """Of one cluster. Shared by all consumers of a process."""
 
-    def __init__(self, membership: Membership, open_store: Callable[[], Coordination], clock: Clock) -> None:
-        self.membership, self._open_store, self._clock = membership, open_store, clock
+    def __init__(
+        self,
+        membership: Membership,
+        open_store: Callable[[], Coordination],
+        clock: Clock,
+        tls: Callable[[], TlsConfig | None] = lambda: None,
+    ) -> None:
+        """`tls`: who we are to processes of other clusters; asked when one is called for the first time."""
+        self.membership, self._open_store, self._clock, self._tls = membership, open_store, clock, tls
         self.state: WorldState | None = None  # None: nothing is known
-        self._files: dict[str, Files] = {}
+        self._addresses: dict[str, list[str]] = {}  # of processes, by cluster
+        self._salt = secrets.token_hex(8)
+        self._opening = threading.Lock()
+        self._near: dict[str, Files] = {}
+        self._far: dict[str, tuple[AnyDoor[FilesPeer], Files]] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace neighbours", daemon=True)
         self._thread.start()
@@ -65,21 +92,36 @@ class Neighbours:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(5.0)
+        with self._opening:
+            for door, _ in self._far.values():
+                door.close()
 
-    def folder(self, cluster: str) -> str | None:
-        """Of a cluster's files, if they can be read from here."""
+    def files(self, cluster: str) -> Files | None:
+        """Of a cluster; None: they cannot be reached from here."""
+        folder = self._folder(cluster)
+        with self._opening:
+            if folder is not None:
+                return self._near.setdefault(cluster, PosixFiles(folder))
+            if not self._addresses.get(cluster):
+                return None
+            if cluster not in self._far:
+                door = AnyDoor(cluster, lambda: self._addresses.get(cluster, []), self._dial, self._clock)
+                self._far[cluster] = door, RemoteFiles(_Lender(door), self._clock, cluster)
+            return self._far[cluster][1]
+
+    def _folder(self, cluster: str) -> str | None:
+        """Its own folder, which its processes have signed. One that is only called so may be anybody's."""
         if self.state is None:
             return None
         beside = os.path.dirname(self.membership.world_file)
         folder = os.path.join(beside, self.state.world.cluster(cluster).folder or cluster)
-        return folder if os.path.isdir(folder) else None
+        note = read_membership(folder)
+        return folder if note is not None and note.cluster == cluster else None
 
-    def files(self, cluster: str) -> Files | None:
-        if cluster not in self._files:
-            if (folder := self.folder(cluster)) is None:
-                return None
-            self._files[cluster] = PosixFiles(folder)
-        return self._files[cluster]
+    def _dial(self, address: str) -> "FilesPeer":
+        from ..wire import FilesPeer  # with it comes gRPC
+
+        return FilesPeer(address, tls=self._tls())
 
     def _run(self) -> None:
         seen, store = -1, None
@@ -90,10 +132,38 @@ class Neighbours:
                     store = self._open_store()
                 now = store.range(_NOTHING).revision
                 if now != seen:
+                    self._addresses = lenders(ClusterRegistry(store).all_doors(), self._salt)
                     self.state, seen = load(store, known), now
             self._closed.wait(_LOOK_S)
         if store is not None:
             store.close()
+
+
+def lenders(doors: Mapping[str, Mapping[str, Sequence[str]]], salt: str) -> dict[str, list[str]]:
+    """Whom to ask for the files of each cluster, in this order: role by role, and within a role in an order that the
+    salt decides, so that those who have different ones ask different processes. Pure."""
+    return {
+        cluster: [
+            address for role in _LENDERS for address in sorted(roles.get(role, ()), key=lambda one: score(one, salt))
+        ]
+        for cluster, roles in doors.items()
+    }
+
+
+class _Lender:
+    """Implements FilesService, by whoever of a cluster answers."""
+
+    def __init__(self, door: "AnyDoor[FilesPeer]") -> None:
+        self._door = door
+
+    def sight(self, stream: str, seen: int) -> Sight | None:
+        return self._door.ask(lambda peer: peer.sight(stream, seen))
+
+    def list(self, folder: str) -> Listing:
+        return self._door.ask(lambda peer: peer.list(folder))
+
+    def read(self, ranges: Sequence[ByteRange]) -> Sequence[FileBytes | None]:
+        return self._door.ask(lambda peer: peer.read(ranges))
 
 
 class Moving:
@@ -117,7 +187,8 @@ class Moving:
         self._lodgings = {stream: Lodging(self._cluster) for stream, _ in places}
         self._unreadable: dict[str, str] = {}  # streams that cannot be read at home, and why
         self._avoid: dict[tuple[str, str], float] = {}  # (stream, cluster) that could not be read, until when
-        self._past = {stream: _Past() for stream in self._lodgings}  # of the nearest refuge; when away, of ourselves
+        # How far the index of the nearest refuge goes; when away, our own positions.
+        self._past = {stream: _Past() for stream in self._lodgings}
         self._check_s = 0.0
 
     @property
@@ -181,7 +252,7 @@ class Moving:
         return tuple(
             name
             for name in seen.refuges
-            if (stream, name) not in self._avoid and self._neighbours.folder(name) is not None
+            if (stream, name) not in self._avoid and self._neighbours.files(name) is not None
         )
 
     def _lags(self, stream: str, places: Iterable[Place], refuges: Sequence[str], now_s: float) -> bool:
@@ -190,13 +261,13 @@ class Moving:
         if not refuges:
             return False
         try:
-            there = self._ends(self._files_of(refuges[0]), places)
+            there = _reaches(self._files_of(refuges[0]), places)
         except TailraceError:
             self._avoid[stream, refuges[0]] = now_s + _AVOID_S
             return False
         before = self._past[stream].add(there, now_s)
         try:
-            return before is not None and _is_behind(self._ends(self._home, places), before)
+            return before is not None and _is_behind(_reaches(self._home, places), before)
         except TailraceError:
             return True
 
@@ -227,27 +298,53 @@ class Moving:
 
     def _tails(self, cluster: str, positions: Mapping[Place, int]) -> dict[Place, ShardTail]:
         """All shards of a stream, or none."""
-        tails: dict[Place, ShardTail] = {}
-        try:
-            for (stream, shard), position in positions.items():
-                if cluster == self._cluster:
-                    tails[stream, shard] = self._at_home(stream, shard, position)
-                    continue
-                files = self._files_of(cluster)
-                tails[stream, shard] = ShardTail(
-                    files,
-                    self._clock,
-                    stream,
-                    shard,
-                    position,
-                    mapped=self._mapped,
-                    incarnation=self._incarnations.get(stream),
-                )
-        except BaseException:
-            for tail in tails.values():
-                tail.close()
-            raise
+        away = cluster != self._cluster
+        files = self._files_of(cluster) if away else self._home
+
+        def there(place: Place) -> ShardTail:
+            return ShardTail(
+                files,
+                self._clock,
+                *place,
+                positions[place],
+                mapped=self._mapped,
+                incarnation=self._incarnations.get(place[0]),
+            )
+
+        made = _of_each(files, positions, there if away else lambda place: self._at_home(*place, positions[place]))
+        tails = {place: one for place, one in made.items() if isinstance(one, ShardTail)}
+        for problem in made.values():
+            if isinstance(problem, TailraceError):
+                for tail in tails.values():
+                    tail.close()
+                raise problem
         return tails
+
+
+def _reaches(files: Files, places: Iterable[Place]) -> dict[Place, int]:
+    """How far the indexes of these shards go."""
+    reaches: dict[Place, int] = {}
+    for place, found in _of_each(files, places, lambda place: flushed_index(files, *place)).items():
+        if isinstance(found, TailraceError):
+            raise found
+        reaches[place] = found
+    return reaches
+
+
+def _of_each(files: Files, places: Iterable[Place], ask: Callable[[Place], A]) -> dict[Place, A | TailraceError]:
+    """What comes of it for each shard: from afar several at once, since each may take a few calls."""
+
+    def attempt(place: Place) -> A | TailraceError:
+        try:
+            return ask(place)
+        except TailraceError as problem:
+            return problem
+
+    places = list(places)
+    if not isinstance(files, RemoteFiles) or len(places) == 1:
+        return {place: attempt(place) for place in places}
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tailrace moving") as pool:
+        return dict(zip(places, pool.map(attempt, places), strict=True))
 
 
 class _Past:

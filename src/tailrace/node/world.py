@@ -17,6 +17,7 @@ from ..config import (
     ProducerConfig,
     Retention,
     StreamConfig,
+    TlsConfig,
     WorldConfig,
     decode,
     parse_world,
@@ -52,7 +53,7 @@ from ..streams import (
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
 from .hosts import host_tag
-from .membership import read_membership
+from .membership import Membership, read_membership
 
 if TYPE_CHECKING:
     from ..cache import Cache, Standing
@@ -104,6 +105,14 @@ def _world_store(world_file: str) -> Coordination:
     if not may_coordinate(config, folder):
         raise CoordinationError(f"there is no store beside {world_file} that may be used from here")
     return open_coordination(config, folder)
+
+
+def _world_tls(membership: Membership) -> TlsConfig | None:
+    """Who we are to other clusters, as the world's file has it for ours."""
+    from .world_file import read_world_file
+
+    path = membership.world_file
+    return read_world_file(path).tls_of(membership.cluster, os.path.dirname(path))
 
 
 class World:
@@ -566,7 +575,12 @@ class World:
                 from .neighbours import Neighbours
 
                 membership = self._membership
-                self._neighbours = Neighbours(membership, lambda: _world_store(membership.world_file), self._clock)
+                self._neighbours = Neighbours(
+                    membership,
+                    lambda: _world_store(membership.world_file),
+                    self._clock,
+                    lambda: _world_tls(membership) or self.config.tls,
+                )
             neighbours = self._neighbours
         if neighbours is None:
             return None

@@ -157,6 +157,16 @@ class ShardTail:
                 return batch
             if self.drained and self._clock.monotonic_s() < self._listed_s + _RELIST_S:
                 return None
+        try:
+            return self._read(bytes_max, before)
+        except FileMissing:
+            # From afar a file that retention took cannot be read to its end.
+            self._list()
+            if self._segments and self._position < self._segments[0].data_base:
+                raise self._overtaken(self._segments[0]) from None
+            raise
+
+    def _read(self, bytes_max: int, before: int | None) -> Batch | None:
         while True:
             if self._view is None and not self._advance():
                 return None

@@ -1,4 +1,5 @@
-"""How processes talk: of a cache, of the copy tree, and with etcd. Messages, servers and peers over gRPC, mutual TLS.
+"""How processes talk: of a cache, of the copy tree, of files from afar, and with etcd. Messages, servers and peers over
+gRPC, mutual TLS.
 
 Nothing above this room sees gRPC, and importing this room does not load it: servers and peers do, when they are first
 named.
@@ -45,6 +46,18 @@ from .etcd_messages import (
     WatchEvent,
     WatchPart,
 )
+from .files_messages import (
+    RANGES_MAX,
+    READ_BYTES_MAX,
+    ByteRange,
+    FileBytes,
+    FilesService,
+    Listing,
+    NewestSegment,
+    Reach,
+    ShardSight,
+    Sight,
+)
 from .messages import (
     HASH_BYTES,
     TICKET_BYTES,
@@ -68,6 +81,7 @@ if TYPE_CHECKING:
     from .copy_peer import CopyCall, CopyPeer, WorkCall
     from .copy_server import serve_copies
     from .etcd import EtcdPeer, EtcdWatch
+    from .files_peer import FilesPeer
     from .peer import BackendPeer
     from .server import Server, serve
 
@@ -76,6 +90,8 @@ __all__ = [
     "HASHED_BYTES_MAX",
     "HASHES_MAX",
     "HASH_BYTES",
+    "RANGES_MAX",
+    "READ_BYTES_MAX",
     "TICKET_BYTES",
     "Admit",
     "Answer",
@@ -85,6 +101,7 @@ __all__ = [
     "BackendService",
     "Batch",
     "Blocks",
+    "ByteRange",
     "CheckPeer",
     "CheckService",
     "CopyCall",
@@ -101,22 +118,30 @@ __all__ = [
     "EtcdRefused",
     "EtcdWatch",
     "FetchPart",
+    "FileBytes",
+    "FilesPeer",
+    "FilesService",
     "Held",
     "Holding",
     "KeyValue",
     "ListPart",
+    "Listing",
     "LookupReply",
     "MutateReply",
+    "NewestSegment",
     "Opening",
     "Operation",
     "Order",
     "Orders",
     "Piece",
     "RangeReply",
+    "Reach",
     "Report",
     "Running",
     "Server",
+    "ShardSight",
     "Shared",
+    "Sight",
     "Standing",
     "StatsReply",
     "Storage",
@@ -140,6 +165,7 @@ _LAZY = {
     "CopyPeer": "copy_peer",
     "EtcdPeer": "etcd",
     "EtcdWatch": "etcd",
+    "FilesPeer": "files_peer",
     "Server": "server",
     "WorkCall": "copy_peer",
     "serve": "server",

@@ -1,25 +1,29 @@
-"""Serve a writer to readers upstream, a scheduler to the readers of its own cluster, and hashes to whoever compares.
+"""Serve a writer to readers upstream, a scheduler to the readers of its own cluster, hashes to whoever compares, and
+files to consumers of other clusters.
 
 A call lives as long as its operation and holds one thread. The gate is that of every server here: size, number of
 calls, the caller's grant, the shape of each message; only then the service hears of it.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import grpc
 
 from ..config import TlsConfig
-from ..errors import TailraceError, WireRefused
-from . import check_codec, copy_codec, credentials, options
+from ..errors import Busy, TailraceError, WireRefused
+from . import check_codec, copy_codec, credentials, files_codec, options
 from .check_messages import CheckService
 from .copy_messages import Admit, Batch, CopyService, Opening, WorkService
+from .files_messages import FilesService
 from .problems import refuse
 from .server import Server, start
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+_LOOKS_MAX = 32  # calls for files at a time: what they hold in memory, and what is left of calls_max for copies
 
 
 def serve_copies(
@@ -28,6 +32,7 @@ def serve_copies(
     writer: CopyService | None = None,
     scheduler: WorkService | None = None,
     checker: CheckService | None = None,
+    files: FilesService | None = None,
     tls: TlsConfig | None = None,
     admit: Admit | None = None,
     calls_max: int = 512,
@@ -45,11 +50,12 @@ def serve_copies(
         handlers.append(_handler(copy_codec.SCHEDULER, "Work", working.serve))
     if checker is not None:
         checking = _Checking(checker, admit)
-        methods = {"Holding": checking.holding, "Hashes": checking.hashes}
-        answers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in methods.items()
-        }
-        handlers.append(grpc.method_handlers_generic_handler(check_codec.CHECKER, answers))
+        handlers.append(_answers(check_codec.CHECKER, {"Holding": checking.holding, "Hashes": checking.hashes}))
+    if files is not None:
+        lending = _Lending(files, admit)
+        handlers.append(
+            _answers(files_codec.FILES, {"Sight": lending.sight, "List": lending.list, "Read": lending.read})
+        )
     return start(
         handlers,
         addresses,
@@ -66,6 +72,15 @@ def _handler(
     service: str, method: str, serve: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 ) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(serve)})
+
+
+def _answers(
+    service: str, methods: dict[str, Callable[[bytes, grpc.ServicerContext], bytes]]
+) -> grpc.GenericRpcHandler:
+    answers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in methods.items()
+    }
+    return grpc.method_handlers_generic_handler(service, answers)
 
 
 class _Copying:
@@ -118,6 +133,43 @@ class _Checking:
             return check_codec.encode_hashes(self._checker.hashes(check_codec.decode_blocks(request)))
         except Exception as problem:
             _log_surprise("Hashes", problem)
+            refuse(context, problem)
+
+
+class _Lending:
+    def __init__(self, files: FilesService, admit: Admit | None) -> None:
+        self._files, self._admit = files, admit
+        self._places = threading.Semaphore(_LOOKS_MAX)
+
+    def sight(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        def answer() -> bytes:
+            return files_codec.encode_sight(self._files.sight(*files_codec.decode_look(request)))
+
+        return self._answer("Sight", answer, context)
+
+    def list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        def answer() -> bytes:
+            return files_codec.encode_listing(self._files.list(files_codec.decode_folder(request)))
+
+        return self._answer("List", answer, context)
+
+    def read(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        def answer() -> bytes:
+            return files_codec.encode_parts(self._files.read(files_codec.decode_ranges(request)))
+
+        return self._answer("Read", answer, context)
+
+    def _answer(self, name: str, answer: Callable[[], bytes], context: grpc.ServicerContext) -> bytes:
+        try:
+            _admit(self._admit, context)
+            if not self._places.acquire(blocking=False):  # a thread that waits would be one less for copies
+                raise Busy(f"{_LOOKS_MAX} calls for files are under way")
+            try:
+                return answer()
+            finally:
+                self._places.release()
+        except Exception as problem:
+            _log_surprise(name, problem)
             refuse(context, problem)
 
 
