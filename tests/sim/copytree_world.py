@@ -332,7 +332,9 @@ class Writing:
                 world.say(f"{process.name}: {before.incarnation} becomes {settings.incarnation}, by {opening.reader}")
             self._target: DurableTarget | CacheTarget
             if opening.operation.storage == "durable":
-                self._target = DurableTarget(process.files, opening, window_bytes=WINDOW_BYTES)
+                self._target = DurableTarget(
+                    process.files, opening, incarnation=settings.incarnation, window_bytes=WINDOW_BYTES
+                )
                 self._begun(self._target.begin())
             else:
                 holder = self._world.random.randbytes(16)
