@@ -73,7 +73,8 @@ def copy_first_bytes(files: Files, stream: StreamSettings) -> None:
     adopt(files, STREAM, "east", stream)
     target = target_of(files, stream)
     target.begin()
-    target.take([FIRST])
+    target.take(FIRST)
+    target.settle()
     target.close()
 
 
@@ -127,7 +128,7 @@ def test_the_copy_of_an_older_one_does_not_go_on_in_the_folder_of_the_newer(tmp_
     copy_first_bytes(newer, new)
     before = newer.list(SHARD)
     with pytest.raises(Superseded):
-        running.take([Batch(segment=Segment(3, 0, 0), pieces=(Piece("data", 0, b"old"),))])
+        running.take(Batch(segment=Segment(3, 0, 0), pieces=(Piece("data", 0, b"old"),)))
     with pytest.raises(Superseded, match="made anew"):  # it had been let in, and begins only now
         waiting.begin()
     assert newer.list(SHARD) == before

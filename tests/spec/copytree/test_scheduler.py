@@ -27,12 +27,14 @@ class Hanging:
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self._name, self.over, self._end = name, threading.Event(), threading.Event()
+        self.heard = threading.Event()  # what it said was taken in
         self._calls = scheduler.work(self._reports())
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
     def _reports(self) -> Iterator[Report]:
         yield Report(reader=self._name, running=())
+        self.heard.set()
         self._end.wait()
 
     def _listen(self) -> None:
@@ -49,7 +51,7 @@ def test_a_reader_that_hangs_is_given_up_when_its_reports_stay_away(scheduled: t
     scheduler, time = scheduled
     reader = Hanging(scheduler, "r0")
     try:
-        wait_until(lambda: "r0" in scheduler._lines, "the reader")
+        wait_until(reader.heard.is_set, "the reader")
         time.run(SILENT_S - 0.1)
         scheduler.nudge()
         assert not reader.over.is_set()
