@@ -22,6 +22,8 @@ from tailrace.pipeline.site import Site
 from tailrace.pipeline.staging import Footer, staged_name
 from tailrace.pipeline.state import Membership, State
 from tailrace.pipeline.unit import Unit
+from tailrace.pipeline.usage import Usage
+from tailrace.pipeline.usage import total as all_of
 from tailrace.testing import ManualClock
 
 CONFIG = PipelineConfig(
@@ -66,6 +68,8 @@ class World:
         self.poisoned = self.dice.random() < 0.5
         self.kills = self.late = 0
         self.hiccups: set[str] = set()
+        self.failed = 0
+        self.accounts_lost = False
 
     # ---- one step of anything
 
@@ -189,6 +193,7 @@ class World:
         if poison:
             tells = self.dice.random() < 0.5
             running.site.fail([(unit, Failure("poison", tuple(poison) if tells else ()))])
+            self.failed += 1
             return
         if self.dice.random() < 0.05 and unit.id not in self.hiccups:  # a trouble that passes
             self.hiccups.add(unit.id)
@@ -205,7 +210,7 @@ class World:
         some = running.finished[: self.dice.randint(1, 3)]
         running.finished = running.finished[len(some) :]
         for unit, membership, receipt in some:
-            won = running.site.commit([(unit, receipt)], membership)
+            won = running.site.commit([(unit, receipt)], membership, {unit.id: Usage(1, input_bytes=unit.size)})
             self.late += not won
             if self.dice.random() < 0.7:
                 running.site.publish(won)
@@ -217,6 +222,7 @@ class World:
 
     def collect(self, running: Running) -> None:
         running.site.collect()
+        running.site.fold_usage()
 
     # ---- the end
 
@@ -248,6 +254,8 @@ class World:
         for running in self.runners.values():
             if running is not None:
                 running.site.collect()
+                running.site._folded_for = None
+                running.site.fold_usage()
 
     def is_done(self) -> bool:
         pages = State("p", self.stores, self.clock).pages().values()
@@ -271,12 +279,19 @@ class World:
         assert merge(bad) == merge(wanted), "exactly the poison is given up"
         assert not self.is_left(), self.is_left()
         assert self.staging.missing == 0, "the output of a committed unit was taken for garbage"
+        if not self.accounts_lost:
+            used = all_of(State("p", self.stores, self.clock).usage().values())
+            assert (used.input_bytes, used.units) == (total(outputs), len(self.sink.published)), "counted once, too"
+            assert bool(used.failed) <= bool(self.failed or self.hiccups)
 
     def is_left(self) -> list[str]:
         """What must not stay behind when all is done: state follows the work in flight, not history."""
         keys = [key for store in self.stores for key in store.entries]
         epochs = len(State("p", self.stores, self.clock).refresh().epochs)
         shards = [key for key in keys if "/shards/" in key]
+        partitions = len({key.split("/")[3] for key in keys if "/usage/" in key})
+        living = sum(running is not None for running in self.runners.values())
+        assert sum("/usage/" in key for key in keys) <= partitions * (len(SITES) + living)
         assert len(shards) <= self.truth.shards * epochs
         return [key for key in keys if "/units/" in key] + list(self.shared)
 
@@ -317,7 +332,7 @@ def test_the_state_is_rebuilt_from_the_outputs_alone() -> None:
     """In the middle of the work the state is lost; what is published counts, and nothing is done twice."""
     for seed in range(8):
         world = World(seed)
-        world.poisoned = False
+        world.poisoned, world.accounts_lost = False, True
         for _ in range(400):
             world.step()
         world.runners = dict.fromkeys(SITES)

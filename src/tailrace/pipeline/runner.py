@@ -4,6 +4,7 @@ Four things go on side by side: telling that we live; tracking and creating; wor
 looking after what others left. Whatever goes wrong in a step is told, and the step is tried again.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -12,14 +13,16 @@ from typing import Any
 from ..env import Clock
 from ..errors import CoordinationError, LeaseExpired, TailraceError
 from .failure import Failure
+from .forecast import Arrivals, Speed, Staffing, slots_needed
 from .ledger import LayoutChanged, NotAlive
 from .settings import PipelineConfig
 from .site import Site
 from .staging import staged_name
 from .state import Membership
 from .unit import Unit
+from .usage import Usage
 from .work import Done, Failed, Result, Task
-from .workers import Worker
+from .workers import Elastic, Worker
 
 _RATE_S = 10.0  # over which rates are told
 _TEND_S = 1.0  # how often others' leftovers are looked at
@@ -52,6 +55,10 @@ class Runner:
         self._buffer: deque[Unit] = deque()
         self._debt_s = 0.0  # until then the rate limit allows nothing
         self._told: dict[str, str] = {}
+        self._arrivals, self._speed = Arrivals(), Speed()
+        self._staffing: Staffing | None = None
+        if self._config.delay_goal_s is not None and isinstance(worker, Elastic):
+            self._staffing = Staffing(min(self._config.slots_min, worker.slots), worker.slots)
 
     # ---- from outside
 
@@ -81,7 +88,7 @@ class Runner:
                 thread.join()
             self._worker.close()
             self._guarded(self.site.close)
-            self._guarded(self.site.membership.leave)
+            self._guarded(self.site.leave)
 
     def stop(self) -> None:
         """What is under way is finished first."""
@@ -102,6 +109,10 @@ class Runner:
             "problems": dict(list(figures.problems.items())[:10]),
             "slots": self._worker.slots,
             "held": len(self._held),
+            "arriving_bytes_per_s": round(self._arrivals.trend.bytes_per_s, 1),
+            "arriving_bytes_per_s2": round(self._arrivals.trend.slope, 1),
+            "slot_bytes_per_s": self._speed.bytes_per_s,
+            "delay_goal_s": self._config.delay_goal_s,
             **self._rates(),
             **delays(self._delays_s),
         }
@@ -118,14 +129,27 @@ class Runner:
     def _track(self) -> None:
         if self.site.track():
             self._work_there.set()
+        self._arrivals.look(self._clock.monotonic_s(), self.site.ends)
 
     def _tend(self) -> None:
         if self.site.publish():
             self._on_change()
         self.site.collect()
-        if (floors := self.site.floors()) != self._floors:
-            self._on_floor(floors)
-            self._floors = floors
+        self.site.fold_usage()
+        standing = self.site.standing()
+        if standing.floors != self._floors:
+            self._on_floor(standing.floors)
+            self._floors = standing.floors
+        self._staff(standing.backlog_bytes)
+
+    def _staff(self, backlog_bytes: int) -> None:
+        """As many slots as this runner's share of the work needs to hold the delay that was asked for."""
+        speed, goal_s = self._speed.bytes_per_s, self._config.delay_goal_s
+        if self._staffing is None or goal_s is None or not speed:
+            return
+        needed = slots_needed(backlog_bytes, self._arrivals.trend, speed, goal_s)
+        assert isinstance(self._worker, Elastic)
+        self._worker.resize(self._staffing.decide(self._clock.monotonic_s(), math.ceil(needed * self.site.share)))
 
     def _work(self) -> None:
         results: list[Result] = []
@@ -163,17 +187,19 @@ class Runner:
     def _settle(self, results: Iterable[Result]) -> None:
         by_membership: dict[str, tuple[Membership, list[tuple[Unit, Done]]]] = {}
         failed: list[tuple[Unit, Failure]] = []
+        used: dict[str, Usage] = {}
         for result in results:
             unit, membership = self._held.pop(result.unit)
+            used[unit.id] = used_by(result)
             if isinstance(result, Failed):
                 self._tell(unit, result.failure)
                 failed.append((unit, result.failure))
             else:
                 by_membership.setdefault(membership.name, (membership, []))[1].append((unit, result))
         if failed:
-            self.site.fail(failed)
+            self.site.fail(failed, used)
         for membership, done in by_membership.values():
-            won = self.site.commit([(unit, result.receipt) for unit, result in done], membership)
+            won = self.site.commit([(unit, result.receipt) for unit, result in done], membership, used)
             self._count({unit.id: result for unit, result in done}, won)
             self.site.publish(won)
             now_us = self._clock.time_us()
@@ -188,6 +214,7 @@ class Runner:
             figures.messages += result.messages
             figures.input_bytes += result.input_bytes
             figures.rows += result.receipt["rows"]
+            self._speed.done(result.input_bytes, result.cost.wall_s)
         self._samples.append((self._clock.monotonic_s(), figures.input_bytes, figures.messages))
 
     def _rates(self) -> dict[str, float]:
@@ -256,6 +283,14 @@ class Runner:
                 self._told.clear()
             self._told[about] = text
             self._on_problem(text)
+
+
+def used_by(result: Result) -> Usage:
+    cost = result.cost
+    if isinstance(result, Failed):
+        return Usage(failed=1, cpu_s=cost.cpu_s, wall_s=cost.wall_s)
+    rows, output_bytes = result.receipt.get("rows", 0), result.receipt.get("bytes", 0)
+    return Usage(1, result.messages, result.input_bytes, rows, output_bytes, cost.cpu_s, cost.wall_s)
 
 
 def delays(found: Iterable[float]) -> dict[str, float | None]:
