@@ -69,6 +69,7 @@ class World:
         self.kills = self.late = 0
         self.hiccups: set[str] = set()
         self.failed = 0
+        self.troubled = True
         self.accounts_lost = False
 
     # ---- one step of anything
@@ -174,7 +175,7 @@ class World:
 
     def beat(self, running: Running) -> None:
         try:
-            running.site.membership.beat({})
+            running.site.beat({}, stuck=self.troubled and self.dice.random() < 0.2)
         except LeaseExpired:
             running.site.rejoin()
 
@@ -183,7 +184,8 @@ class World:
 
     def pull(self, running: Running) -> None:
         membership = running.site.membership
-        running.held += [(unit, membership) for unit in running.site.pull(self.dice.randint(1, 4))]
+        busy = {unit.id for unit, *_ in [*running.held, *running.finished]}
+        running.held += [(unit, membership) for unit in running.site.pull(self.dice.randint(1, 4), busy)]
 
     def work(self, running: Running) -> None:
         if not running.held:
@@ -228,7 +230,7 @@ class World:
 
     def heal(self) -> None:
         """No more troubles: whoever is left finishes everything."""
-        self.sink.kill_after = None
+        self.sink.kill_after, self.troubled = None, False
         state = State("p", self.stores, self.clock)
         for name in SITES:
             state.declare(name, out=False)

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..env import Clock
 from ..errors import CoordinationError, LeaseExpired, TailraceError
@@ -27,7 +27,11 @@ from .workers import Elastic, Worker
 _RATE_S = 10.0  # over which rates are told
 _TEND_S = 1.0  # how often others' leftovers are looked at
 _DELAYS = 2000  # the newest delays that are kept
+_AGAIN_S = 0.1  # before a store that did not answer is asked again
 _COMMIT_S = 0.05  # results that come closer together are committed together
+
+
+T = TypeVar("T")
 
 
 class Runner:
@@ -48,6 +52,7 @@ class Runner:
         self._config: PipelineConfig = site.config
         self._stop = threading.Event()
         self._work_there = threading.Event()
+        self._beating = threading.Lock()
         self._delays_s: deque[float] = deque(maxlen=_DELAYS)
         self._samples: deque[tuple[float, int, int]] = deque()  # time, bytes, messages
         self._attempt = 0
@@ -55,6 +60,10 @@ class Runner:
         self._buffer: deque[Unit] = deque()
         self._debt_s = 0.0  # until then the rate limit allows nothing
         self._told: dict[str, str] = {}
+        self._moved_s, self._stuck = (
+            clock.monotonic_s(),
+            False,
+        )  # when a unit was last begun or finished
         self._arrivals, self._speed = Arrivals(), Speed()
         self._staffing: Staffing | None = None
         if self._config.delay_goal_s is not None and isinstance(worker, Elastic):
@@ -109,6 +118,7 @@ class Runner:
             "problems": dict(list(figures.problems.items())[:10]),
             "slots": self._worker.slots,
             "held": len(self._held),
+            "stuck": self._stuck,
             "arriving_bytes_per_s": round(self._arrivals.trend.bytes_per_s, 1),
             "arriving_bytes_per_s2": round(self._arrivals.trend.slope, 1),
             "slot_bytes_per_s": self._speed.bytes_per_s,
@@ -120,11 +130,20 @@ class Runner:
     # ---- the four
 
     def _beat(self) -> None:
-        try:
-            self.site.membership.beat(self.figures())
-        except LeaseExpired:
-            self._on_problem("this runner was not heard of for so long that others took its work; it joins again")
-            self.site.rejoin()
+        with self._beating:
+            stuck = self._is_stuck()
+            if stuck and not self._stuck:
+                self._on_problem(f"no unit was finished for {self._config.local_eta_s:g} s; others may have them now")
+            try:
+                self._stuck = stuck
+                self.site.beat(self.figures(), stuck=stuck)
+            except LeaseExpired:
+                self._on_problem("this runner was not heard of for so long that others took its work; it joins again")
+                self.site.rejoin()
+
+    def _is_stuck(self) -> bool:
+        """Whether it has work and does not get on with it."""
+        return bool(self._held) and self._clock.monotonic_s() - self._moved_s > self._config.local_eta_s
 
     def _track(self) -> None:
         if self.site.track():
@@ -158,11 +177,13 @@ class Runner:
             for result in self._worker.run(self._next_task):
                 results.append(result)
                 if self._clock.monotonic_s() - committed_s >= _COMMIT_S:
-                    self._settle(results)
-                    results, committed_s = [], self._clock.monotonic_s()
+                    some, results = results, []
+                    self._settle(some)
+                    committed_s = self._clock.monotonic_s()
         finally:
             self._settle(results)
-            self._held.clear()
+            # What somebody was at when something went wrong is nobody's now; what nobody had begun is still ours.
+            self._held = {unit.id: self._held[unit.id] for unit in self._buffer}
 
     # ---- within work
 
@@ -171,6 +192,8 @@ class Runner:
             return None
         if not self._buffer and self._clock.monotonic_s() >= self._debt_s:
             membership = self.site.membership
+            if not self._held:
+                self._moved_s = self._clock.monotonic_s()
             for unit in self.site.pull(self._worker.slots, self._held):
                 self._buffer.append(unit)
                 self._held[unit.id] = (unit, membership)
@@ -188,6 +211,7 @@ class Runner:
         by_membership: dict[str, tuple[Membership, list[tuple[Unit, Done]]]] = {}
         failed: list[tuple[Unit, Failure]] = []
         used: dict[str, Usage] = {}
+        self._moved_s = self._clock.monotonic_s()
         for result in results:
             unit, membership = self._held.pop(result.unit)
             used[unit.id] = used_by(result)
@@ -197,14 +221,17 @@ class Runner:
             else:
                 by_membership.setdefault(membership.name, (membership, []))[1].append((unit, result))
         if failed:
-            self.site.fail(failed, used)
+            self._insist(lambda: self.site.fail(failed, used))
         for membership, done in by_membership.values():
-            won = self.site.commit([(unit, result.receipt) for unit, result in done], membership, used)
+            outputs = [(unit, result.receipt) for unit, result in done]
+            won = self._insist(lambda: self.site.commit(outputs, membership, used))  # noqa: B023 (called at once)
             self._count({unit.id: result for unit, result in done}, won)
             self.site.publish(won)
             now_us = self._clock.time_us()
             self._delays_s += [(now_us - unit.oldest_us) / 1e6 for unit in won]
             self._on_change()
+        if self._stuck:
+            self._guarded(self._beat)  # it gets on again, and is to have work at once
 
     def _count(self, done: Mapping[str, Done], won: Iterable[Unit]) -> None:
         figures = self.site.figures
@@ -256,6 +283,21 @@ class Runner:
             self._guarded(step)
             # A step that takes long, as with thousands of shards, gets longer pauses: it must not eat up the machine.
             self._clock.wait(self._stop, max(pause_s, 2 * (self._clock.monotonic_s() - began_s)))
+
+    def _insist(self, step: Callable[[], T]) -> T:
+        """The work is done: a store that does not answer for a moment must not cost it. Up to the time when others take
+        this runner for dead anyway."""
+        end_s = self._clock.monotonic_s() + self._config.lease_s
+        while True:
+            try:
+                return step()
+            except LayoutChanged:
+                self.site.relearn()
+            except CoordinationError as problem:
+                if self._clock.monotonic_s() >= end_s:
+                    raise
+                self._say("coordination", str(problem))
+                self._clock.wait(threading.Event(), _AGAIN_S)
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
         try:

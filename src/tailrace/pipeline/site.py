@@ -82,6 +82,7 @@ class Site:
         self.draining = False
         self._owed = Usage()  # for work that came to nothing, to be noted with the next change
         self._folded_for: frozenset[str] | None = None
+        self._left: set[str] = set()  # units that were to be published, and are not known to be
         self.membership = self._register()
 
     # ---- being there
@@ -98,10 +99,15 @@ class Site:
     @property
     def health(self) -> Health:
         now_s = self._clock.monotonic_s()
-        if self._health is None or now_s - self._health[0] >= _HEALTH_S:
-            self._health = (now_s, self.state.members().health)
+        known = self._health  # as it is now: another thread may set it aside
+        if known is None or now_s - known[0] >= _HEALTH_S:
+            known = self._health = (now_s, self.state.members().health)
             self.draining = self.state.draining
-        return self._health[1]
+        return known[1]
+
+    def beat(self, figures: Mapping[str, Any], *, stuck: bool) -> None:
+        self.membership.beat(figures, stuck=stuck)
+        self._health = None
 
     def relearn(self) -> None:
         """The state was laid out anew: forget what was known of it."""
@@ -197,7 +203,8 @@ class Site:
                     shard = advance(shard, gone.end)
                 shards[key] = shard
             units: tuple[Unit, ...] = ()
-            if not self.draining:
+            # Who is out or stuck leaves the making to those who are up, since it would be the first to have to do it.
+            if not self.draining and (health.is_up(self.site) or not health.up()):
                 made = create(
                     shards,
                     self._pieces(shards.values(), page, self.config.limits),
@@ -286,23 +293,32 @@ class Site:
     ) -> list[Unit]:
         """Commit units with the outputs that were staged for them, in one transaction. Those that went through; the
         outputs of the others are removed. `membership`: as it was when the units were handed out. `used`: what each
-        unit took, which is noted in the same transaction."""
+        unit took, which is noted in the same transaction. After an error it may be called again: what went through
+        although nobody said so is known by its receipt."""
         won: list[Unit] = []
         for ledger, some in self._by_ledger([unit for unit, _ in outputs]).items():
             receipts = {unit.id: receipt for unit, receipt in outputs if unit.id in some}
 
-            def decide(page: Page, receipts: Mapping[str, Mapping[str, Any]] = receipts) -> Changes:
-                now_us, going = self._clock.time_us(), []
+            before: dict[str, Unit] = {}
+
+            def decide(
+                page: Page,
+                receipts: Mapping[str, Mapping[str, Any]] = receipts,
+                before: dict[str, Unit] = before,
+            ) -> Changes:
+                now_us, going = self._clock.time_us(), list[Unit]()
                 for name, receipt in receipts.items():
                     unit = page.units.get(name)
-                    if unit is not None and (next_ := steps.committed(unit, membership.holder, receipt, now_us)):
+                    if unit is not None and unit.standing == "committed" and unit.receipt == receipt:
+                        before[name] = unit
+                    elif unit is not None and (next_ := steps.committed(unit, membership.holder, receipt, now_us)):
                         going.append(next_)
                 spent = sum((used.get(unit.id, Usage()) for unit in going), start=self._owed)
                 return Changes(units=going, spent=Spent(membership.name, spent))
 
             try:
                 _, changes = ledger.update(decide, alive=membership.name)
-                won += changes.units
+                won += [*before.values(), *changes.units]
                 if changes:
                     self._owed = Usage()
             except NotAlive:
@@ -355,16 +371,22 @@ class Site:
         for ledger, names in self._by_ledger(committed).items():
             mine = sorted((unit for unit in committed if unit.id in names), key=lambda unit: unit.oldest_us)
             for some in portions(mine, 100):
-                count += self._publish(ledger, some)
+                self._left.update(unit.id for unit in some)
+                done = self._publish(ledger, some)
+                self._left.difference_update(done)
+                count += len(done)
         return count
 
     def _is_mine(self, unit: Unit) -> bool:
         if unit.standing != "committed" or unit.holder is None:
             return False
+        if unit.id in self._left:
+            return True  # something came between
         runners, waited_us = self.health.runners, self._clock.time_us() - unit.since_us
         return unit.holder.runner not in runners or abs(waited_us) >= self.config.etas.local_us
 
-    def _publish(self, ledger: Ledger, units: Sequence[Unit]) -> int:
+    def _publish(self, ledger: Ledger, units: Sequence[Unit]) -> set[str]:
+        """Which of them need nothing more."""
         done: list[Unit] = []
         missing: list[tuple[Unit, str]] = []
         for unit in units:
@@ -390,7 +412,7 @@ class Site:
         for unit, reason in missing:
             self._miss(ledger, unit, reason)
         self.figures.published += len(done)
-        return len(done)
+        return ids | {unit.id for unit, _ in missing}
 
     def _footer(self, unit: Unit) -> Footer:
         return Footer(self.state.pipeline, unit.id, unit.ranges, unit.born)

@@ -65,11 +65,11 @@ class Membership:
     def name(self) -> str:
         return f"{self.holder.site}/{self.holder.runner}"
 
-    def beat(self, figures: Mapping[str, Any]) -> None:
-        """LeaseExpired: it has ended."""
+    def beat(self, figures: Mapping[str, Any], *, stuck: bool = False) -> None:
+        """LeaseExpired: it has ended. `stuck`: it lives, and does not get on: no work for it."""
         for lease in self._leases:
             lease.keep_alive()
-        self._state.put_member(self.holder, self._weight, figures, self._leases[0].id)
+        self._state.put_member(self.holder, 0.0 if stuck else self._weight, figures, self._leases[0].id)
 
     def leave(self) -> None:
         for lease in self._leases:

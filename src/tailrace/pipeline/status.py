@@ -108,6 +108,7 @@ def _sites(pages: Iterable[Page], members: Members, units: list[Unit]) -> list[d
                 "site": name,
                 "up": health.is_up(name),
                 "out": name in members.out,
+                "stuck": bool(figures) and all(one.get("stuck", False) for one in figures),
                 "runners": len(runners),
                 "slots": sum(one.get("slots", 0) for one in figures),
                 "weight": health.weights.get(name, 0.0),

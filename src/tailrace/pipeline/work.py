@@ -3,6 +3,7 @@
 Nothing here knows of sites, ETAs or commits: a task comes in, a receipt or a failure goes out.
 """
 
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,7 @@ class Performer:
         self._files = files or PosixFiles(job.files_root)
         self._transform: Transform = transform or job.transform.load()
         self._clock = SystemClock()
+        importlib.import_module("pyarrow.parquet")  # now: the first unit is not to wait for it
 
     def perform(self, task: Task) -> Result:
         began_s, worked_s = time.perf_counter(), time.process_time()

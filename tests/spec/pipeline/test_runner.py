@@ -1,6 +1,7 @@
 """Pipelines as a user has them, in one process: what comes out, what is kept, and what is said of it."""
 
 import os
+import random
 import shutil
 import sqlite3
 import threading
@@ -17,7 +18,7 @@ import tailrace
 from conftest import wait_until
 from tailrace.coordination import SqliteCoordination
 from tailrace.env import SystemClock
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, CoordinationError
 from tailrace.files import PosixFiles
 from tailrace.pipeline import Pipeline, PipelineConfig, into_stream, parquet, sqlite_table, stream
 from tailrace.pipeline.code import Code, load_named
@@ -158,7 +159,7 @@ def test_the_forecast_says_when_all_is_done_and_what_holds_the_delay(place: Plac
 
 def test_a_site_has_as_many_processes_as_the_delay_needs(place: Place) -> None:
     """A backlog wants all of them; when it is gone, those that are not needed any more go."""
-    pipeline = place.pipeline(slow, delay_goal_s=0.5, unit_bytes=60)
+    pipeline = place.pipeline(slow, delay_goal_s=0.5, unit_bytes=60, lease_s=20.0)
     worker: Any = pipeline.worker(place.root, "processes", 3)
     clock = Hasty()
     runner = pipeline.runner(place.root, [place.store], worker=worker, clock=clock)
@@ -190,6 +191,41 @@ class Hasty(SystemClock):
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self.offset_s
+
+
+def test_a_site_that_hangs_says_so_and_others_have_its_work(place: Place) -> None:
+    """It lives, so no lease runs out; and the site ETA is far away."""
+    gate = threading.Event()
+
+    def hangs(messages: pa.Table) -> pa.Table:
+        gate.wait()
+        return values(messages)
+
+    settings: dict[str, Any] = {"local_eta_s": 0.3, "site_eta_s": 3000.0, "open_eta_s": 3000.0}
+    here, there = place.pipeline(hangs, **settings), place.pipeline(**settings)
+    place.produce(100)
+    runners = [place.runner(here)]
+    threads = [threading.Thread(target=runners[0].run)]
+    threads[0].start()
+    try:
+        wait_until(lambda: place.office().status()["units"]["held"] > 0, "the first site to begin")
+        runners.append(place.runner(there, site="there"))
+        threads.append(threading.Thread(target=runners[1].run))
+        threads[1].start()
+        wait_until(lambda: place.seen_so_far() == numbers(100), "the other site to do all of it")
+        told = {one["site"]: one for one in place.office().status()["sites"]}
+        assert (told["here"]["stuck"], told["here"]["up"]) == (True, False)
+        gate.set()
+        wait_until(lambda: place.office().status()["sites"][0]["up"], "the first site to be well again")
+        place.produce(100, first=100)
+        wait_until(lambda: place.seen_so_far() == numbers(200), "both to go on")
+    finally:
+        gate.set()
+        for runner in runners:
+            runner.stop()
+        for thread in threads:
+            thread.join()
+    assert place.seen() == numbers(200)
 
 
 def test_a_process_that_wants_too_much_memory_fails_its_unit_and_no_other(place: Place) -> None:
@@ -459,3 +495,46 @@ def test_the_state_is_rebuilt_from_an_account_of_what_was_published(place: Place
     assert (rebuilt.units, rebuilt.hole_bytes) == (1, 6)
     place.run(pipeline(lambda messages: messages.select(["value"])))
     assert seen() == numbers(1000), "each once, and the hole is filled"
+
+
+class Flaky:
+    """A store that loses every few answers: what was asked may have been done."""
+
+    def __init__(self, store: SqliteCoordination, seed: int) -> None:
+        self._store, self._dice = store, random.Random(seed)
+        self.lost = 0
+
+    def transact(self, *asked: Any) -> Any:
+        roll = self._dice.random()
+        if roll < 0.15:
+            self.lost += 1
+            raise CoordinationError("the member did not answer")
+        done = self._store.transact(*asked)
+        if roll > 0.85:
+            self.lost += 1
+            raise CoordinationError("the answer was lost")
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_that_are_lost_cost_nothing_but_a_retry(place: Place, seed: int) -> None:
+    """Neither the runner nor a unit: a commit that was done is known again, and one that was not is done."""
+    place.produce(300)
+    pipeline = place.pipeline(unit_bytes=60, local_eta_s=3000.0, site_eta_s=3000.0, open_eta_s=3000.0)
+    calm = place.runner(pipeline)
+    calm.site.leave()
+    store: Any = Flaky(place.store, seed)
+    while True:
+        try:
+            runner = pipeline.runner(place.root, [store], site="here", worker=pipeline.worker(place.root, "inline"))
+            break
+        except CoordinationError:
+            continue
+    runner.run(until_done=True)
+    assert store.lost > 10
+    assert place.seen() == numbers(300)
+    told = place.office().status()["usage"]["total"]
+    assert (told["messages"], told["refused"]) == (300, 0)

@@ -566,7 +566,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     rows = [
         [
             one["site"],
-            "out" if one["out"] else "up" if one["up"] else "DOWN",
+            "out" if one["out"] else "up" if one["up"] else "STUCK" if one["stuck"] else "DOWN",
             str(one["runners"]),
             str(one["units_held"]),
             f"{show_size(one['bytes_per_s'])}/s",
