@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline_worlds import STREAM, CopiedLogs, Killed, MemorySink, MemoryStaging, MemoryStore, Mortal, Truth
-from tailrace.errors import LeaseExpired
+from tailrace.errors import CoordinationError, LeaseExpired
 from tailrace.pipeline.failure import Failure
 from tailrace.pipeline.ledger import LayoutChanged, NotAlive
 from tailrace.pipeline.ranges import ByteRange, merge, overlap, total
@@ -68,7 +68,7 @@ class World:
         self.poisoned = self.dice.random() < 0.5
         self.kills = self.late = 0
         self.hiccups: set[str] = set()
-        self.failed = 0
+        self.failed = self.lost_answers = 0
         self.troubled = True
         self.accounts_lost = False
 
@@ -133,6 +133,8 @@ class World:
         except Killed:
             self.kills += 1
             self.runners[name] = None
+        except CoordinationError:
+            pass  # it could not begin; the next time
 
     def meddle(self, name: str) -> None:
         """Between a runner's look at the state and its change of it, others go on."""
@@ -147,6 +149,11 @@ class World:
         finally:
             self.meddling = False
 
+    def loses(self) -> bool:
+        lost = self.troubled and self.dice.random() < 0.03
+        self.lost_answers += lost
+        return lost
+
     def take(self, running: Running, step: Callable[[Running], None]) -> None:
         try:
             step(running)
@@ -154,10 +161,20 @@ class World:
             running.site.relearn()
         except NotAlive:
             running.held.clear()
-            running.site.rejoin()
+            self.join(running)
+        except CoordinationError:
+            pass  # it is looked at again
+
+    def join(self, running: Running) -> None:
+        while True:
+            try:
+                running.site.rejoin()
+                return
+            except CoordinationError:
+                continue
 
     def start(self, name: str) -> Running:
-        doors = [Mortal(store, lambda: self.meddle(name)) for store in self.stores]
+        doors = [Mortal(store, lambda: self.meddle(name), self.loses) for store in self.stores]
         site = Site(
             state=State("p", doors, self.clock),
             streams={STREAM: "earliest"},
@@ -177,7 +194,7 @@ class World:
         try:
             running.site.beat({}, stuck=self.troubled and self.dice.random() < 0.2)
         except LeaseExpired:
-            running.site.rejoin()
+            self.join(running)
 
     def track(self, running: Running) -> None:
         running.site.track()
@@ -321,6 +338,7 @@ def test_the_simulation_has_teeth() -> None:
     worlds = [play(seed) for seed in range(1000, 1006)]
     assert sum(world.kills for world in worlds) > 20
     assert sum(world.late for world in worlds) > 5
+    assert sum(world.lost_answers for world in worlds) > 20
     assert sum(len(world.truth.poison) for world in worlds) > 2
 
 
@@ -356,7 +374,7 @@ def test_operations_on_the_store_for_each_unit_are_few_and_constant() -> None:
         world = World(0)
         world.stores = world.stores[:1]
         world.poisoned = False
-        world.meddling = True  # nobody else is there
+        world.meddling, world.troubled = True, False  # nobody else is there
         running = world.start("us")
         world.runners["us"] = running
         for _ in range(messages):
@@ -388,7 +406,7 @@ def ranges_of(world: World) -> list[ByteRange]:
 def test_two_creators_at_the_same_moment_give_each_byte_to_one_unit() -> None:
     """One reads the state, the other makes units of the same bytes, cut otherwise; then the first wants to."""
     world = World(0)
-    world.stores, world.meddling = world.stores[:1], True
+    world.stores, world.meddling, world.troubled = world.stores[:1], True, False
     us, eu = world.start("us"), world.start("eu")
     for count in (2, 20):
         for running in (us, eu):  # who know the shard already
