@@ -5,7 +5,9 @@ looking after what others left. Whatever goes wrong in a step is told, and the s
 """
 
 import math
+import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -27,6 +29,7 @@ from .workers import Elastic, Worker
 _RATE_S = 10.0  # over which rates are told
 _TEND_S = 1.0  # how often others' leftovers are looked at
 _DELAYS = 2000  # the newest delays that are kept
+_JITTER = 0.2  # of pauses
 _AGAIN_S = 0.1  # before a store that did not answer is asked again
 _COMMIT_S = 0.05  # results that come closer together are committed together
 
@@ -277,12 +280,15 @@ class Runner:
 
     # ---- troubles
 
-    def _repeat(self, step: Callable[[], None], pause_s: float) -> None:
+    def _repeat(self, step: Callable[[], None], wanted_s: float) -> None:
         while not self._stop.is_set():
-            began_s = self._clock.monotonic_s()
+            began_s = time.thread_time()
             self._guarded(step)
-            # A step that takes long, as with thousands of shards, gets longer pauses: it must not eat up the machine.
-            self._clock.wait(self._stop, max(pause_s, 2 * (self._clock.monotonic_s() - began_s)))
+            # A step that costs much, as with thousands of shards, gets longer pauses: it must not eat up the machine. By
+            # the processor's time: one that was stopped in the middle of a step has nothing to make up for.
+            # And no two alike, or the site that looks first after each of a producer's beats gets all the work.
+            pause_s = max(wanted_s, 2 * (time.thread_time() - began_s))
+            self._clock.wait(self._stop, pause_s * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def _insist(self, step: Callable[[], T]) -> T:
         """The work is done: a store that does not answer for a moment must not cost it. Up to the time when others take
