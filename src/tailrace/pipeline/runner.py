@@ -284,7 +284,7 @@ class Runner:
         while not self._stop.is_set():
             began_s = time.thread_time()
             self._guarded(step)
-            # A step that costs much, as with thousands of shards, gets longer pauses: it must not eat up the machine. By
+            # A step that costs much, as with thousands of shards, gets longer pauses, not to eat up the machine. By
             # the processor's time: one that was stopped in the middle of a step has nothing to make up for.
             # And no two alike, or the site that looks first after each of a producer's beats gets all the work.
             pause_s = max(wanted_s, 2 * (time.thread_time() - began_s))
