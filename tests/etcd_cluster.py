@@ -33,7 +33,7 @@ class EtcdCluster:
     def __init__(self, *, members: int = 3, secure: bool = True) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tailrace-etcd-"))
         self._secure = secure
-        authority = Authority(self.folder)
+        self.authority = authority = Authority(self.folder)
         self._server = authority.issue("127.0.0.1", "localhost", file="server")
         self.tls: TlsConfig | None = authority.issue("spiffe://test/client", file="client") if secure else None
         self._ports = [(_free_port(), _free_port()) for _ in range(members)]
@@ -52,6 +52,14 @@ class EtcdCluster:
             "deadline_s": 20.0,
         }
         return CoordinationConfig(**(settings | changes))  # type: ignore[arg-type]
+
+    def control(self, *words: str) -> None:
+        """etcdctl, as root, whom a certificate names once users are asked for."""
+        root = self.authority.issue("root", file="root", common_name="root")
+        flags = {"endpoints": self.endpoints[0], "cacert": root.roots, "cert": root.certificate, "key": root.key}
+        env = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        command = [str(Path(_binary()).with_name("etcdctl")), *(f"--{name}={value}" for name, value in flags.items())]
+        subprocess.run([*command, *words], check=True, capture_output=True, env={**env, "ETCDCTL_API": "3"})
 
     def start(self, number: int) -> None:
         scheme = "https" if self._secure else "http"

@@ -18,7 +18,7 @@ from tailrace.coordination import (
     Watch,
 )
 from tailrace.coordination.transaction import changes, check_transaction, unmet
-from tailrace.errors import LeaseExpired
+from tailrace.errors import CoordinationError, LeaseExpired
 from tailrace.model import MessageFile
 from tailrace.pipeline.ranges import ByteRange
 from tailrace.pipeline.staging import Footer, StagedMissing
@@ -118,10 +118,16 @@ class MemoryLease:
 
 class Mortal(Coordination):
     """A process's way to the store. It dies when `fuse` operations are done: before the next one, or right after it.
-    `meddle`: what others do between its reading and its writing."""
+    `meddle`: what others do between its reading and its writing. `loses`: whether an answer is lost, after all was
+    done."""
 
-    def __init__(self, store: MemoryStore, meddle: Callable[[], None] = lambda: None) -> None:
-        self._store, self._meddle = store, meddle
+    def __init__(
+        self,
+        store: MemoryStore,
+        meddle: Callable[[], None] = lambda: None,
+        loses: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store, self._meddle, self._loses = store, meddle, loses
         self.fuse: int | None = None
         self.after = False
 
@@ -144,7 +150,10 @@ class Mortal(Coordination):
         self, requires: Sequence[Requirement], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> Outcome:
         self._meddle()
-        return self._last(self._burn(), self._store.transact(requires, then, otherwise))  # type: ignore[no-any-return]
+        done: Outcome = self._last(self._burn(), self._store.transact(requires, then, otherwise))
+        if self._loses():
+            raise CoordinationError("the answer was lost")
+        return done
 
     def _last(self, last: bool, result: Any) -> Any:
         if last:

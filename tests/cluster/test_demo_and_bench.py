@@ -73,3 +73,14 @@ def test_the_bench_of_streams(as_json: bool) -> None:
         assert len(result["runs"]) == 1
     else:
         assert all(figure in out for figure in figures)
+
+
+def test_the_bench_of_outages_counts_every_message_and_tells_of_each_phase() -> None:
+    pytest.importorskip("pyspark")
+    code, out, err = run("bench", "spark", "--only", "outages", "--quick", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    names = [one["phase"] for one in result["outages"]["phases"]]
+    assert names[0] == "normal"
+    assert {"full outage", "partial outage", "frozen"} < set(names)
+    assert {"even_load", "full_outage_p90_vs_normal", "partial_outage_p90_vs_normal"} < set(result["summary"])

@@ -49,7 +49,11 @@ def test_a_pipeline_from_its_first_run_to_its_end() -> None:
     assert run_to_the_end()["messages"] == 900
     told = tell("status", "counts", "--json")
     assert (told["state"], told["backlog_bytes"], told["streams"]) == ("stopped", 0, ["clicks"])
-    assert "local" in tell("status")
+    assert told["usage"]["total"]["messages"] == 900
+    text = tell("status")
+    assert "local" in text
+    assert "USED BY" in text
+    assert "forecast: 0 B/s arrive; nobody is at work" in text
 
     tell("outage", "counts", "eu", "--json")
     assert [one["out"] for one in tell("status", "counts", "--json")["sites"] if one["site"] == "eu"] == [True]

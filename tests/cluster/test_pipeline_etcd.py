@@ -11,8 +11,11 @@ from pipeline_sites import Sites
 
 from conftest import wait_until
 from etcd_cluster import EtcdCluster, require_etcd
+from tailrace.config import CoordinationConfig
 from tailrace.coordination import EtcdCoordination
 from tailrace.errors import CoordinationError
+from tailrace.pipeline.spark.place import WorldFolder
+from tailrace.streams import Checkpoints
 
 
 @pytest.fixture
@@ -62,3 +65,13 @@ def test_three_sites_count_every_message_once_though_members_and_a_site_die(site
     for child in children.values():
         sites.stop(child)
     sites.check()
+
+
+def test_a_query_tells_how_far_it_is_where_the_world_looks(tmp_path: Path, members: EtcdCluster) -> None:
+    """A world on etcd: the checkpoint of a Spark query is there, and not in a file beside it."""
+    (tmp_path / "tailrace.toml").write_text(f"[coordination]\netcd = {list(members.endpoints)}\n")
+    folder = WorldFolder(str(tmp_path))
+    folder.checkpoints.declare(("clicks", "1"), "query", {0: 7})
+    with EtcdCoordination(CoordinationConfig(etcd=members.endpoints)) as store:
+        assert Checkpoints(store).load_all(("clicks", "1")) == {"query": {0: 7}}
+    assert not (tmp_path / "coordination.db").exists()

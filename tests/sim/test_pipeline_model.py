@@ -7,12 +7,13 @@ A failing seed is shown; `PIPELINE_SEED=… pytest tests/sim/test_pipeline_model
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from pipeline_worlds import STREAM, CopiedLogs, Killed, MemorySink, MemoryStaging, MemoryStore, Mortal, Truth
-from tailrace.errors import LeaseExpired
+from tailrace.errors import ConfigError, CoordinationError, LeaseExpired
 from tailrace.pipeline.failure import Failure
 from tailrace.pipeline.ledger import LayoutChanged, NotAlive
 from tailrace.pipeline.ranges import ByteRange, merge, overlap, total
@@ -22,6 +23,8 @@ from tailrace.pipeline.site import Site
 from tailrace.pipeline.staging import Footer, staged_name
 from tailrace.pipeline.state import Membership, State
 from tailrace.pipeline.unit import Unit
+from tailrace.pipeline.usage import Usage
+from tailrace.pipeline.usage import total as all_of
 from tailrace.testing import ManualClock
 
 CONFIG = PipelineConfig(
@@ -66,6 +69,9 @@ class World:
         self.poisoned = self.dice.random() < 0.5
         self.kills = self.late = 0
         self.hiccups: set[str] = set()
+        self.failed = self.lost_answers = 0
+        self.troubled = True
+        self.accounts_lost = False
 
     # ---- one step of anything
 
@@ -102,7 +108,8 @@ class World:
         elif kind < 0.25:
             state = State("p", self.stores, self.clock)
             if len(state.refresh().epochs) < 3:
-                state.repartition(self.dice.randint(1, 4), self.clock.time_us() + self.dice.randint(1, 5_000_000))
+                with suppress(ConfigError):  # one that is to come already may begin later than this one
+                    state.repartition(self.dice.randint(1, 4), self.clock.time_us() + self.dice.randint(1, 5_000_000))
         elif running is None:
             return
         elif kind < 0.5:
@@ -128,6 +135,8 @@ class World:
         except Killed:
             self.kills += 1
             self.runners[name] = None
+        except CoordinationError:
+            pass  # it could not begin; the next time
 
     def meddle(self, name: str) -> None:
         """Between a runner's look at the state and its change of it, others go on."""
@@ -142,6 +151,11 @@ class World:
         finally:
             self.meddling = False
 
+    def loses(self) -> bool:
+        lost = self.troubled and self.dice.random() < 0.03
+        self.lost_answers += lost
+        return lost
+
     def take(self, running: Running, step: Callable[[Running], None]) -> None:
         try:
             step(running)
@@ -149,10 +163,20 @@ class World:
             running.site.relearn()
         except NotAlive:
             running.held.clear()
-            running.site.rejoin()
+            self.join(running)
+        except CoordinationError:
+            pass  # it is looked at again
+
+    def join(self, running: Running) -> None:
+        while True:
+            try:
+                running.site.rejoin()
+                return
+            except CoordinationError:
+                continue
 
     def start(self, name: str) -> Running:
-        doors = [Mortal(store, lambda: self.meddle(name)) for store in self.stores]
+        doors = [Mortal(store, lambda: self.meddle(name), self.loses) for store in self.stores]
         site = Site(
             state=State("p", doors, self.clock),
             streams={STREAM: "earliest"},
@@ -170,16 +194,17 @@ class World:
 
     def beat(self, running: Running) -> None:
         try:
-            running.site.membership.beat({})
+            running.site.beat({}, stuck=self.troubled and self.dice.random() < 0.2)
         except LeaseExpired:
-            running.site.rejoin()
+            self.join(running)
 
     def track(self, running: Running) -> None:
         running.site.track()
 
     def pull(self, running: Running) -> None:
         membership = running.site.membership
-        running.held += [(unit, membership) for unit in running.site.pull(self.dice.randint(1, 4))]
+        busy = {unit.id for unit, *_ in [*running.held, *running.finished]}
+        running.held += [(unit, membership) for unit in running.site.pull(self.dice.randint(1, 4), busy)]
 
     def work(self, running: Running) -> None:
         if not running.held:
@@ -189,6 +214,7 @@ class World:
         if poison:
             tells = self.dice.random() < 0.5
             running.site.fail([(unit, Failure("poison", tuple(poison) if tells else ()))])
+            self.failed += 1
             return
         if self.dice.random() < 0.05 and unit.id not in self.hiccups:  # a trouble that passes
             self.hiccups.add(unit.id)
@@ -205,7 +231,7 @@ class World:
         some = running.finished[: self.dice.randint(1, 3)]
         running.finished = running.finished[len(some) :]
         for unit, membership, receipt in some:
-            won = running.site.commit([(unit, receipt)], membership)
+            won = running.site.commit([(unit, receipt)], membership, {unit.id: Usage(1, input_bytes=unit.size)})
             self.late += not won
             if self.dice.random() < 0.7:
                 running.site.publish(won)
@@ -217,12 +243,13 @@ class World:
 
     def collect(self, running: Running) -> None:
         running.site.collect()
+        running.site.fold_usage()
 
     # ---- the end
 
     def heal(self) -> None:
         """No more troubles: whoever is left finishes everything."""
-        self.sink.kill_after = None
+        self.sink.kill_after, self.troubled = None, False
         state = State("p", self.stores, self.clock)
         for name in SITES:
             state.declare(name, out=False)
@@ -248,6 +275,8 @@ class World:
         for running in self.runners.values():
             if running is not None:
                 running.site.collect()
+                running.site._folded_for = None
+                running.site.fold_usage()
 
     def is_done(self) -> bool:
         pages = State("p", self.stores, self.clock).pages().values()
@@ -271,12 +300,19 @@ class World:
         assert merge(bad) == merge(wanted), "exactly the poison is given up"
         assert not self.is_left(), self.is_left()
         assert self.staging.missing == 0, "the output of a committed unit was taken for garbage"
+        if not self.accounts_lost:
+            used = all_of(State("p", self.stores, self.clock).usage().values())
+            assert (used.input_bytes, used.units) == (total(outputs), len(self.sink.published)), "counted once, too"
+            assert bool(used.failed) <= bool(self.failed or self.hiccups)
 
     def is_left(self) -> list[str]:
         """What must not stay behind when all is done: state follows the work in flight, not history."""
         keys = [key for store in self.stores for key in store.entries]
         epochs = len(State("p", self.stores, self.clock).refresh().epochs)
         shards = [key for key in keys if "/shards/" in key]
+        partitions = len({key.split("/")[3] for key in keys if "/usage/" in key})
+        living = sum(running is not None for running in self.runners.values())
+        assert sum("/usage/" in key for key in keys) <= partitions * (len(SITES) + living)
         assert len(shards) <= self.truth.shards * epochs
         return [key for key in keys if "/units/" in key] + list(self.shared)
 
@@ -304,6 +340,7 @@ def test_the_simulation_has_teeth() -> None:
     worlds = [play(seed) for seed in range(1000, 1006)]
     assert sum(world.kills for world in worlds) > 20
     assert sum(world.late for world in worlds) > 5
+    assert sum(world.lost_answers for world in worlds) > 20
     assert sum(len(world.truth.poison) for world in worlds) > 2
 
 
@@ -317,7 +354,7 @@ def test_the_state_is_rebuilt_from_the_outputs_alone() -> None:
     """In the middle of the work the state is lost; what is published counts, and nothing is done twice."""
     for seed in range(8):
         world = World(seed)
-        world.poisoned = False
+        world.poisoned, world.accounts_lost = False, True
         for _ in range(400):
             world.step()
         world.runners = dict.fromkeys(SITES)
@@ -339,7 +376,7 @@ def test_operations_on_the_store_for_each_unit_are_few_and_constant() -> None:
         world = World(0)
         world.stores = world.stores[:1]
         world.poisoned = False
-        world.meddling = True  # nobody else is there
+        world.meddling, world.troubled = True, False  # nobody else is there
         running = world.start("us")
         world.runners["us"] = running
         for _ in range(messages):
@@ -371,7 +408,7 @@ def ranges_of(world: World) -> list[ByteRange]:
 def test_two_creators_at_the_same_moment_give_each_byte_to_one_unit() -> None:
     """One reads the state, the other makes units of the same bytes, cut otherwise; then the first wants to."""
     world = World(0)
-    world.stores, world.meddling = world.stores[:1], True
+    world.stores, world.meddling, world.troubled = world.stores[:1], True, False
     us, eu = world.start("us"), world.start("eu")
     for count in (2, 20):
         for running in (us, eu):  # who know the shard already

@@ -1,6 +1,7 @@
 """How the figures of `tailrace bench spark` are made, without Spark."""
 
 from tailrace.node.bench.spark.contest import Cell, messages_of, ratios
+from tailrace.node.bench.spark.outages import Phase, Seen, percentile, phases, summary
 from tailrace.node.bench.spark.run import assembled, compared
 from tailrace.node.bench.spark.table import tables
 
@@ -64,3 +65,35 @@ def test_the_table_says_whether_goals_are_met() -> None:
     rates, summary = tables(result)
     assert rates.row_count == 1
     assert list(summary.columns[-1].cells) == ["2 met", "0.45 missed"]
+
+
+def test_a_phase_of_an_outage_tells_who_did_what_and_how_late() -> None:
+    normal, later = Phase("normal", 0, 10_000_000), Phase("full outage", 10_000_000, 20_000_000)
+    outputs = [
+        Seen("a", 2_000_000, 90, 2_200_000),
+        Seen("b", 9_500_000, 10, 11_400_000),
+        Seen("a", 12_000_000, 5, 12_500_000),
+    ]
+    first, second = phases(outputs, [normal, later])
+    assert first["messages_per_s"] == {"a": round(90 / 8.5, 1), "b": 0.0, "c": 0.0}
+    assert (first["delay_p50_s"], first["delay_p90_s"], first["delay_max_s"]) == (0.2, 0.2, 1.9)
+    assert second["messages_per_s"]["a"] == round(5 / 8.5, 1)
+    assert second["messages_per_s"]["b"] == 0.0, "what came out in the first moments was under way before"
+    assert second["delay_p90_s"] == 0.5
+
+
+def test_percentiles_count_messages_and_not_outputs() -> None:
+    assert percentile([(3_000_000, 1), (1_000_000, 9)], 90) == 1.0
+    assert percentile([(3_000_000, 2), (1_000_000, 8)], 90) == 3.0
+    assert percentile([], 50) is None
+
+
+def test_outages_are_compared_with_normal_times() -> None:
+    told = [
+        {"phase": name, "messages_per_s": {"a": 10.0, "b": 5.0, "c": 8.0}, "delay_p90_s": p90_s}
+        for name, p90_s in (("normal", 0.5), ("full outage", 0.6), ("partial outage", 2.0), ("frozen", 3.0))
+    ]
+    found = summary(told)
+    assert found["even_load"] == 0.5
+    assert found["full_outage_p90_vs_normal"] == 0.6 / 0.5
+    assert (found["partial_outage_p90_vs_normal"], found["frozen_p90_vs_normal"]) == (4.0, 6.0)

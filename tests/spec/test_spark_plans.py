@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline.spark.bounds import Bounds, ShardRange, cut, packed, shares
+from tailrace.pipeline.spark.bounds import Bounds, ShardRange, dealt, shares, tasks
 from tailrace.pipeline.spark.java import Java, fault_of, find_java, install, parse_version
 from tailrace.pipeline.spark.options import SinkOptions, SourceOptions
 
@@ -76,12 +76,17 @@ def test_other_conditions_are_left_to_spark(column: str, relation: str, value: o
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_pieces_follow_each_other_and_none_is_too_large(seed: int) -> None:
+def test_tasks_follow_each_other_and_all_have_as_much(seed: int) -> None:
     choose = random.Random(seed)
     ranges = [ShardRange(shard, begin, begin + choose.randrange(1000)) for shard, begin in enumerate((0, 7, 500))]
-    size = choose.randrange(1, 400)
-    pieces = cut(ranges, size)
-    assert all(0 < piece.end - piece.begin <= size for piece in pieces)
+    total, size = sum(one.end - one.begin for one in ranges), choose.randrange(1, 400)
+    count = tasks(total, size, cores=2)
+    parts = dealt(ranges, count)
+    sizes = [sum(one.end - one.begin for one in part) for part in parts]
+    assert len(parts) == count
+    assert max(sizes, default=0) <= size
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+    pieces = [piece for part in parts for piece in part]
     for one in ranges:
         mine = [piece for piece in pieces if piece.shard == one.shard]
         assert [p for piece in mine for p in range(piece.begin, piece.end)] == list(range(one.begin, one.end))
@@ -156,9 +161,14 @@ def test_the_reduced_java_is_not_asked_for_what_it_lacks(tmp_path: Path) -> None
 
 
 def test_small_ranges_share_a_task_and_none_is_lost() -> None:
-    ranges = [ShardRange(shard, 0, size) for shard, size in enumerate([10, 0, 90, 1, 200, 5, 5])]
-    packs = packed(ranges, 100)
-    assert [one for some in packs for one in some] == ranges, "all of them, in their order"
-    assert [len(some) for some in packs] == [3, 1, 1, 2]
-    assert all(len(some) == 1 or sum(one.end - one.begin for one in some) <= 100 for some in packs)
-    assert packed([], 100) == []
+    ranges = [ShardRange(shard, 0, 10) for shard in range(1000)]
+    (only,) = dealt(ranges, tasks(10_000, 128 << 20, cores=64))
+    assert list(only) == ranges, "all of them, in their order"
+    assert dealt([ShardRange(0, 5, 5)], tasks(0, 100, cores=2)) == []
+
+
+def test_every_core_has_a_task_and_none_more_than_it_should() -> None:
+    assert tasks(250 << 20, 128 << 20, cores=2) == 2
+    assert tasks(250 << 20, 128 << 20, cores=8) == 8
+    assert tasks(250 << 20, 1 << 20, cores=2) == 250
+    assert tasks(6 << 20, 128 << 20, cores=8) == 2, "a task costs as much as reading 4 MB"

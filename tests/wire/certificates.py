@@ -25,11 +25,13 @@ class Authority:
         self.roots = folder / f"{name}.pem"
         self.roots.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, *names: str, file: str, days: int = 1) -> TlsConfig:
+    def issue(self, *names: str, file: str, days: int = 1, common_name: str | None = None) -> TlsConfig:
+        """`common_name`: for those who go by it, as etcd does; we do not."""
+        subject = [] if common_name is None else [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
-            _builder(key, x509.Name([]), self._name, days)
-            .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=True)
+            _builder(key, x509.Name(subject), self._name, days)
+            .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=not subject)
             .sign(self._key, hashes.SHA256())
         )
         paths = self._folder / f"{file}.pem", self._folder / f"{file}.key"

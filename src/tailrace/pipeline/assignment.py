@@ -1,7 +1,8 @@
 """Which site gets a new unit, and which units a runner may take now: health, weight, locality and ETAs.
 
-- A site is up while one of its runners is known to live and nobody declared it out. One that is not up gets no unit,
-  and what it had is free for the others at once (U24).
+- A site is up while one of its runners is known to live and to get on, and nobody declared it out. One that is not up
+  gets no unit, and what it had is free for the others at once (U24). A runner that has not finished anything for the
+  local ETA, though it has work, says so itself, if it still can.
 - Among those that are up, and have the bytes, a unit goes to the one with the least work for its weight (U15, U16).
 - A unit that was handed out is hidden: from its own site for the local ETA (U22), from others for the site ETA (U23),
   which is how a site is found out that is up but does nothing (U25). One that nobody has begun costs nothing to take
@@ -14,9 +15,10 @@ ETAs are about speed. That no byte counts twice rests on the commit alone, so cl
 Pure: records in, decisions out.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..native import hash64
 from .unit import Holder, Unit
 
 
@@ -56,12 +58,20 @@ class Allotment:
             if unit.standing != "committed" and unit.site in self._bytes:
                 self._bytes[unit.site] += unit.size
 
-    def site_for(self, size: int, nearby: Sequence[str], default: str) -> str:
-        """`default`: when nobody is up, the one who asks."""
+    def site_for(self, unit: Unit, default: str) -> str:
+        """`default`: when nobody is up, the one who asks. Of sites with as little to do one is drawn by lot, which
+        falls the same way for the same unit: when all are idle, none has more than its share."""
+        size, nearby = unit.size, unit.nearby
         up = [site for site in self._bytes if not nearby or site in nearby] or list(self._bytes)
         if not up:
             return default
-        best = min(up, key=lambda site: ((self._bytes[site] + size) / self._health.weights[site], site))
+        best = min(
+            up,
+            key=lambda site: (
+                (self._bytes[site] + size) / self._health.weights[site],
+                hash64(f"{unit.id}/{site}".encode()),
+            ),
+        )
         self._bytes[best] += size
         return best
 
@@ -69,6 +79,8 @@ class Allotment:
 def may_take(unit: Unit, asker: Holder, now_us: int, health: Health, etas: Etas) -> bool:
     if unit.standing == "committed" or now_us < unit.not_before_us or not health.is_up(asker.site):
         return False
+    if unit.standing == "held" and unit.holder == asker:
+        return True  # who does not know of it any more: the answer that gave it to him was lost
     lost = not health.is_up(unit.site)
     if unit.standing == "open" and etas.open_us is not None and _passed(unit.given_us, etas.waiting_us, now_us):
         return True

@@ -122,7 +122,7 @@ def create(
             given_us=now_us,
             since_us=now_us,
         )
-        made.append(replace(unit, site=allotment.site_for(unit.size, nearby, site)))
+        made.append(replace(unit, site=allotment.site_for(unit, site)))
     changed = [advance(shard, ends[key]) for key, shard in shards.items() if ends[key] > shard.created]
     return Created(tuple(changed), tuple(made), throttled)
 

@@ -9,6 +9,7 @@ those that commit, that the runner still lives: so whoever was taken for dead ca
     pipelines/NAME/shards/E.P/STREAM/SHARD
     pipelines/NAME/units/E.P/ID
     pipelines/NAME/bad/E.P/STREAM/SHARD/BEGIN
+    pipelines/NAME/usage/E.P/SITE/RUNNER                   what it has used, changed with what it did
 """
 
 import json
@@ -23,6 +24,7 @@ from .failure import BadRange
 from .ranges import decode, encode
 from .tracking import Shard
 from .unit import Unit
+from .usage import Spent, Usage
 
 _TRIES = 100
 _CHANGES_MAX = 400  # in one transaction, well below what every store takes
@@ -96,6 +98,7 @@ class Changes:
     gone: list[Unit] = field(default_factory=list)
     bad: list[BadRange] = field(default_factory=list)
     mended: list[BadRange] = field(default_factory=list)
+    spent: Spent | None = None  # noted with the rest; by itself it changes nothing
 
     def __bool__(self) -> bool:
         return bool(self.shards or self.units or self.gone or self.bad or self.mended)
@@ -107,6 +110,7 @@ class Ledger:
         self.partition = partition
         self._root = f"pipelines/{pipeline}/"
         self.operations = 0  # on the store, for those who count them
+        self._accounts: dict[str, bytes | None] = {}  # by key, as far as we know; only the runner itself writes its own
 
     def read(self, kinds: Sequence[str] = KINDS) -> Page:
         """Of some kinds only, where that is enough: handing out and committing need the units alone."""
@@ -138,9 +142,15 @@ class Ledger:
                 raise AssertionError(f"{len(then)} changes at once")
             self.operations += 1
             outcome = self._store.transact(requires, then)
+            account = self._account(changes.spent) if changes.spent is not None else None
             if outcome.succeeded:
+                if account is not None:
+                    self._accounts[account[0]] = account[2]
                 return page, changes
             conflicts, page = outcome.conflicts, None
+            if account is not None and account[0] in conflicts:
+                found = conflicts[account[0]]
+                self._accounts[account[0]] = None if found is None else found.value
             if self._layout_key in conflicts:
                 raise LayoutChanged("the pipeline's state was rebuilt or repartitioned; read it anew")
             if alive is not None and f"{self._root}members/alive/{alive}" in conflicts:
@@ -182,7 +192,18 @@ class Ledger:
                 requires.append(AtRevision(key, revision))
             else:
                 requires.append(Absent(key))
-        return requires, [*(Put(key, value) for key, value in puts.items()), *(Delete(key) for key in gone)]
+        then: list[Operation] = [*(Put(key, value) for key, value in puts.items()), *(Delete(key) for key in gone)]
+        if changes.spent is not None:
+            key, before, after = self._account(changes.spent)
+            requires.append(Absent(key) if before is None else HasValue(key, before))
+            then.append(Put(key, after))
+        return requires, then
+
+    def _account(self, spent: Spent) -> tuple[str, bytes | None, bytes]:
+        """Its key, what it is before as far as we know, and what it will be."""
+        key = f"{self._root}usage/{self.partition.name}/{spent.by}"
+        before = self._accounts.get(key)
+        return key, before, (Usage.decode(before) + spent.usage).encode()
 
     def _unit_key(self, unit: Unit) -> str:
         return f"{self._root}units/{self.partition.name}/{unit.id}"

@@ -67,6 +67,7 @@ class Office:
             oldest_us,
             self._clock.time_us(),
             draining=self.state.draining,
+            usage=self.state.usage(),
         )
         return {**told, "streams": self.about["streams"], "sink": self.about["sink"]}
 

@@ -91,8 +91,15 @@ class Pipeline:
         return replace(self.job_without_code(root), transform=Code.of(self.transform))
 
     def job_without_code(self, root: str) -> Job:
-        staging, streams = self.staging(root), len(self.source.streams)
-        return Job(self.name, os.path.abspath(root), Code("", ""), staging, self.config.batch_bytes, streams)
+        return Job(
+            self.name,
+            os.path.abspath(root),
+            Code("", ""),
+            self.staging(root),
+            self.config.batch_bytes,
+            len(self.source.streams),
+            self.config.worker_memory_bytes,
+        )
 
     def worker(
         self, root: str, engine: Engine = "processes", slots: int | None = None, master: str | None = None

@@ -7,6 +7,8 @@ from .assignment import Etas
 from .creator import Limits
 from .failure import Patience
 
+_MEMORY_BYTES_LEAST = 128 << 20  # what Python and Arrow need before they have read anything
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
@@ -25,6 +27,9 @@ class PipelineConfig:
     retry_s_max: float = 30.0
     batch_bytes: int = 8 << 20  # read at a time
     bytes_per_s: float | None = None  # of each runner; None: as fast as it can
+    worker_memory_bytes: int | None = None  # for data of each worker process; None: as much as there is
+    delay_goal_s: float | None = None  # have as many worker processes as hold it; None: as many as there may be …
+    slots_min: int = 1  # … and never fewer than these
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -42,14 +47,17 @@ class PipelineConfig:
             ("retry_s", 0.0, 3600.0),
             ("retry_s_max", 0.0, 86_400.0),
             ("batch_bytes", 1, 1 << 30),
+            ("slots_min", 1, 10_000),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise ConfigError(f"{name}={value!r}: use {least} to {most}")
         if self.site_eta_s < self.local_eta_s:
             raise ConfigError(f"site_eta_s={self.site_eta_s:g} is below local_eta_s={self.local_eta_s:g}; raise it")
-        if self.bytes_per_s is not None and self.bytes_per_s <= 0:
-            raise ConfigError(f"bytes_per_s={self.bytes_per_s!r}: use more than 0, or leave it out")
+        for name, floor in (("bytes_per_s", 0), ("delay_goal_s", 0), ("worker_memory_bytes", _MEMORY_BYTES_LEAST)):
+            value = getattr(self, name)
+            if value is not None and not value > floor:
+                raise ConfigError(f"{name}={value!r}: use more than {floor}, or leave it out")
 
     @property
     def etas(self) -> Etas:

@@ -24,9 +24,11 @@ from .staging import Footer, StagedMissing, Staging, runner_of
 from .state import Membership, State
 from .tracking import Extent, Report, Shard, advance, base_of, track
 from .unit import Unit
+from .usage import Spent, Usage
 
 _HEALTH_S = 0.5  # how old the knowledge of who is there may be
 _PIECES_MAX = 64  # of one shard at a time
+_NOTHING: Mapping[str, Usage] = {}
 
 
 @dataclass(slots=True)
@@ -42,6 +44,15 @@ class Figures:
     failures: int = 0
     throttled: str = ""
     problems: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """floors: of each shard, the position below which everything is published or given up. backlog_bytes: what is not
+    committed yet, of all that is known."""
+
+    floors: Mapping[tuple[str, int], int]
+    backlog_bytes: int
 
 
 class Site:
@@ -69,6 +80,9 @@ class Site:
         self._pending: dict[tuple[str, int], set[Partition]] = {}  # shards with free bytes, and where
         self._health: tuple[float, Health] | None = None
         self.draining = False
+        self._owed = Usage()  # for work that came to nothing, to be noted with the next change
+        self._folded_for: frozenset[str] | None = None
+        self._left: set[str] = set()  # units that were to be published, and are not known to be
         self.membership = self._register()
 
     # ---- being there
@@ -85,10 +99,15 @@ class Site:
     @property
     def health(self) -> Health:
         now_s = self._clock.monotonic_s()
-        if self._health is None or now_s - self._health[0] >= _HEALTH_S:
-            self._health = (now_s, self.state.members().health)
+        known = self._health  # as it is now: another thread may set it aside
+        if known is None or now_s - known[0] >= _HEALTH_S:
+            known = self._health = (now_s, self.state.members().health)
             self.draining = self.state.draining
-        return self._health[1]
+        return known[1]
+
+    def beat(self, figures: Mapping[str, Any], *, stuck: bool) -> None:
+        self.membership.beat(figures, stuck=stuck)
+        self._health = None
 
     def relearn(self) -> None:
         """The state was laid out anew: forget what was known of it."""
@@ -109,6 +128,11 @@ class Site:
 
     def close(self) -> None:
         self._sink.close()
+
+    def leave(self) -> None:
+        """Be gone, and leave no account of its own behind."""
+        self.membership.leave()
+        self.state.fold_usage()
 
     # ---- tracking and creating (U3, U8)
 
@@ -179,7 +203,8 @@ class Site:
                     shard = advance(shard, gone.end)
                 shards[key] = shard
             units: tuple[Unit, ...] = ()
-            if not self.draining:
+            # Who is out or stuck leaves the making to those who are up, since it would be the first to have to do it.
+            if not self.draining and (health.is_up(self.site) or not health.up()):
                 made = create(
                     shards,
                     self._pieces(shards.values(), page, self.config.limits),
@@ -260,38 +285,59 @@ class Site:
             for one in unit.ranges
         )
 
-    def commit(self, outputs: Sequence[tuple[Unit, Mapping[str, Any]]], membership: Membership) -> list[Unit]:
+    def commit(
+        self,
+        outputs: Sequence[tuple[Unit, Mapping[str, Any]]],
+        membership: Membership,
+        used: Mapping[str, Usage] = _NOTHING,
+    ) -> list[Unit]:
         """Commit units with the outputs that were staged for them, in one transaction. Those that went through; the
-        outputs of the others are removed. `membership`: as it was when the units were handed out."""
+        outputs of the others are removed. `membership`: as it was when the units were handed out. `used`: what each
+        unit took, which is noted in the same transaction. After an error it may be called again: what went through
+        although nobody said so is known by its receipt."""
         won: list[Unit] = []
         for ledger, some in self._by_ledger([unit for unit, _ in outputs]).items():
             receipts = {unit.id: receipt for unit, receipt in outputs if unit.id in some}
 
-            def decide(page: Page, receipts: Mapping[str, Mapping[str, Any]] = receipts) -> Changes:
-                now_us, going = self._clock.time_us(), []
+            before: dict[str, Unit] = {}
+
+            def decide(
+                page: Page,
+                receipts: Mapping[str, Mapping[str, Any]] = receipts,
+                before: dict[str, Unit] = before,
+            ) -> Changes:
+                now_us, going = self._clock.time_us(), list[Unit]()
                 for name, receipt in receipts.items():
                     unit = page.units.get(name)
-                    if unit is not None and (next_ := steps.committed(unit, membership.holder, receipt, now_us)):
+                    if unit is not None and unit.standing == "committed" and unit.receipt == receipt:
+                        before[name] = unit
+                    elif unit is not None and (next_ := steps.committed(unit, membership.holder, receipt, now_us)):
                         going.append(next_)
-                return Changes(units=going)
+                spent = sum((used.get(unit.id, Usage()) for unit in going), start=self._owed)
+                return Changes(units=going, spent=Spent(membership.name, spent))
 
             try:
                 _, changes = ledger.update(decide, alive=membership.name)
-                won += changes.units
+                won += [*before.values(), *changes.units]
+                if changes:
+                    self._owed = Usage()
             except NotAlive:
                 pass  # all of them are lost
         kept = {unit.id for unit in won}
         for unit, receipt in outputs:
             if unit.id not in kept:
                 self.figures.refused += 1
+                vain = used.get(unit.id, Usage())
+                self._owed += Usage(refused=1, cpu_s=vain.cpu_s, wall_s=vain.wall_s)
                 self._staging.discard(receipt["name"])
                 self._on_lost(unit)
         return won
 
-    def fail(self, failed: Sequence[tuple[Unit, Failure]]) -> None:
+    def fail(self, failed: Sequence[tuple[Unit, Failure]], used: Mapping[str, Usage] = _NOTHING) -> None:
         """Try again, or divide, or give up (U37)."""
         for unit, failure in failed:
             self.figures.failures += 1
+            self._owed += used.get(unit.id, Usage(failed=1))
             ledger = self.state.ledger_of(unit.ranges[0])
 
             def decide(page: Page, unit: Unit = unit, failure: Failure = failure) -> Changes:
@@ -306,9 +352,12 @@ class Site:
                     self._logs.middle,
                     self._clock.time_us(),
                 )
-                return Changes(units=list(after.units), gone=[known], bad=list(after.bad))
+                spent = Spent(self.membership.name, self._owed)
+                return Changes(units=list(after.units), gone=[known], bad=list(after.bad), spent=spent)
 
-            ledger.update(decide, ("units", "bad"))
+            _, changes = ledger.update(decide, ("units", "bad"))
+            if changes:
+                self._owed = Usage()
 
     # ---- publishing (U12) and collecting (U13)
 
@@ -322,16 +371,22 @@ class Site:
         for ledger, names in self._by_ledger(committed).items():
             mine = sorted((unit for unit in committed if unit.id in names), key=lambda unit: unit.oldest_us)
             for some in portions(mine, 100):
-                count += self._publish(ledger, some)
+                self._left.update(unit.id for unit in some)
+                done = self._publish(ledger, some)
+                self._left.difference_update(done)
+                count += len(done)
         return count
 
     def _is_mine(self, unit: Unit) -> bool:
         if unit.standing != "committed" or unit.holder is None:
             return False
+        if unit.id in self._left:
+            return True  # something came between
         runners, waited_us = self.health.runners, self._clock.time_us() - unit.since_us
         return unit.holder.runner not in runners or abs(waited_us) >= self.config.etas.local_us
 
-    def _publish(self, ledger: Ledger, units: Sequence[Unit]) -> int:
+    def _publish(self, ledger: Ledger, units: Sequence[Unit]) -> set[str]:
+        """Which of them need nothing more."""
         done: list[Unit] = []
         missing: list[tuple[Unit, str]] = []
         for unit in units:
@@ -357,7 +412,7 @@ class Site:
         for unit, reason in missing:
             self._miss(ledger, unit, reason)
         self.figures.published += len(done)
-        return len(done)
+        return ids | {unit.id for unit, _ in missing}
 
     def _footer(self, unit: Unit) -> Footer:
         return Footer(self.state.pipeline, unit.id, unit.ranges, unit.born)
@@ -399,9 +454,28 @@ class Site:
             self._staging.discard(name)
         return len(garbage)
 
-    def floors(self) -> dict[tuple[str, int], int]:
-        """Of each shard, the position below which everything is published or given up."""
-        return floors(self.state.pages(["shards", "units"]).values())
+    def fold_usage(self) -> None:
+        """What runners have used that are gone goes to their sites' accounts; looked at when somebody came or went."""
+        if (runners := self.health.runners) != self._folded_for:
+            self.state.fold_usage()
+            self._folded_for = runners
+
+    def standing(self) -> "Standing":
+        pages = list(self.state.pages(["shards", "units"]).values())
+        waiting = sum(unit.size for page in pages for unit in page.units.values() if unit.standing != "committed")
+        free = sum(shard.free_bytes for page in pages for shard in page.shards.values())
+        return Standing(floors(pages), waiting + free)
+
+    @property
+    def ends(self) -> dict[tuple[str, int], int]:
+        """How far each shard goes at this site, as it was last seen."""
+        return {key: extent.end for key, extent in list(self._extents.items())}
+
+    @property
+    def share(self) -> float:
+        """Of the work of all sites that are up, by weight."""
+        health = self.health
+        return min(1.0, self._weight / max(self._weight, sum(health.weights[site] for site in health.up())))
 
     def _by_ledger(self, units: Sequence[Unit]) -> dict[Ledger, set[str]]:
         found: dict[Ledger, set[str]] = {}

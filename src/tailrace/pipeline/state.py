@@ -7,6 +7,7 @@ published yet, one for each bad range and one for each living runner: its size f
     pipelines/NAME/draining                in the first store: no new units
     pipelines/NAME/members/runners/SITE/RUNNER   in the first store, leased: weight and figures
     pipelines/NAME/members/out/SITE        in the first store: somebody declared the site out
+    pipelines/NAME/usage/E.P/SITE/RUNNER   what was used, in the store of the partition (`usage.py`)
 """
 
 import json
@@ -27,6 +28,7 @@ from .ledger import KINDS, Changes, Layout, Ledger, Page
 from .ranges import ByteRange
 from .tracking import created_us_of
 from .unit import Holder, Unit
+from .usage import PAST, Usage, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,11 @@ class Membership:
     def name(self) -> str:
         return f"{self.holder.site}/{self.holder.runner}"
 
-    def beat(self, figures: Mapping[str, Any]) -> None:
-        """LeaseExpired: it has ended."""
+    def beat(self, figures: Mapping[str, Any], *, stuck: bool = False) -> None:
+        """LeaseExpired: it has ended. `stuck`: it lives, and does not get on: no work for it."""
         for lease in self._leases:
             lease.keep_alive()
-        self._state.put_member(self.holder, self._weight, figures, self._leases[0].id)
+        self._state.put_member(self.holder, 0.0 if stuck else self._weight, figures, self._leases[0].id)
 
     def leave(self) -> None:
         for lease in self._leases:
@@ -250,10 +252,43 @@ class State:
                 made += changes.units
         return made
 
+    # ---- what was used
+
+    def usage(self) -> dict[str, Usage]:
+        """By site, since the beginning."""
+        found: dict[str, list[Usage]] = {}
+        for store in self._stores:
+            for entry in store.range(f"{self._root}usage/").entries:
+                found.setdefault(entry.key.split("/")[4], []).append(Usage.decode(entry.value))
+        return {site: total(usages) for site, usages in sorted(found.items())}
+
+    def fold_usage(self) -> None:
+        """Add what runners have used that are gone to the account of their site."""
+        living = self.living()
+        for store in self._stores:
+            self._operations += 1
+            by_site = groupby(store.range(f"{self._root}usage/").entries, lambda entry: entry.key.rpartition("/")[0])
+            for place, some in by_site:
+                accounts = {entry.key.rpartition("/")[2]: entry for entry in some}
+                gone = [entry for name, entry in accounts.items() if name not in living and name != PAST]
+                if not gone:
+                    continue
+                past = accounts.get(PAST)
+                folded = total(Usage.decode(entry.value) for entry in [*gone, *([past] if past else [])])
+                # If one of them changed meanwhile, it is done the next time.
+                store.transact(
+                    [
+                        AtRevision(past.key, past.revision) if past else Absent(f"{place}/{PAST}"),
+                        *(AtRevision(entry.key, entry.revision) for entry in gone),
+                    ],
+                    [Put(f"{place}/{PAST}", folded.encode()), *(Delete(entry.key) for entry in gone)],
+                )
+
     # ---- from scratch
 
     def clear(self) -> Layout:
-        """Forget everything but who is there, in a new generation: whoever works with the old one is shut out."""
+        """Forget everything but who is there and what was used, in a new generation: whoever works with the old one is
+        shut out."""
         before = self.refresh()
         now = self._spread(Layout(before.generation + 1, before.epochs))
         for store in self._stores:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .failure import BadRange
+from .forecast import Trend, drain_s, slots_needed
 from .ledger import Page
 from .ranges import ByteRange, total
 from .state import Members
 from .tracking import Report, pieces
 from .unit import Unit
+from .usage import Usage, summary
 
 
 def summarise(
@@ -23,8 +25,10 @@ def summarise(
     now_us: int,
     *,
     draining: bool = False,
+    usage: Mapping[str, Usage] | None = None,
 ) -> dict[str, Any]:
-    """`reports`: what the files here hold now. `oldest_us`: of shards with free bytes, the first one's time."""
+    """`reports`: what the files here hold now. `oldest_us`: of shards with free bytes, the first one's time. `usage`:
+    of each site, since the pipeline began."""
     pages = list(pages)
     units = [unit for page in pages for unit in page.units.values()]
     waiting = [unit for unit in units if unit.standing != "committed"]
@@ -46,10 +50,11 @@ def summarise(
     ]
     oldest = min([*free, *((unit.oldest_us, unit.ranges[0]) for unit in waiting)], default=None, key=lambda one: one[0])
     bad = [bad for page in pages for bad in page.bad.values()]
+    backlog_bytes = free_bytes + total(one for unit in waiting for one in unit.ranges)
     return {
         "pipeline": pipeline,
         "state": _state(members, draining, waiting, free_bytes, units),
-        "backlog_bytes": free_bytes + total(one for unit in waiting for one in unit.ranges),
+        "backlog_bytes": backlog_bytes,
         "backlog_s": round(max(0.0, (now_us - oldest[0]) / 1e6), 3) if oldest else 0.0,
         "oldest": None if oldest is None else {**_place(oldest[1]), "time_us": oldest[0]},
         "units": {
@@ -72,6 +77,8 @@ def summarise(
         "bad_bytes": total(one.range for one in bad),
         "sites": _sites(pages, members, units),
         "draining": draining,
+        "usage": summary(usage or {}),
+        "forecast": _forecast(members, backlog_bytes),
     }
 
 
@@ -101,6 +108,7 @@ def _sites(pages: Iterable[Page], members: Members, units: list[Unit]) -> list[d
                 "site": name,
                 "up": health.is_up(name),
                 "out": name in members.out,
+                "stuck": bool(figures) and all(one.get("stuck", False) for one in figures),
                 "runners": len(runners),
                 "slots": sum(one.get("slots", 0) for one in figures),
                 "weight": health.weights.get(name, 0.0),
@@ -115,6 +123,30 @@ def _sites(pages: Iterable[Page], members: Members, units: list[Unit]) -> list[d
     return found
 
 
+def _forecast(members: Members, backlog_bytes: int) -> dict[str, Any]:
+    """As the runners that are up see it. All of them see what arrives, one a little before the other: the highest of
+    what they say counts. `drain_s` is None if that is never, or if nobody has done anything yet."""
+    health = members.health
+    figures = [member.figures for member in members.runners if health.is_up(member.site)]
+    seen = [(one.get("arriving_bytes_per_s", 0.0), one.get("arriving_bytes_per_s2", 0.0)) for one in figures]
+    trend = Trend(*max(seen, default=(0.0, 0.0)))
+    speeds = [(one["slots"], one["slot_bytes_per_s"]) for one in figures if one.get("slot_bytes_per_s")]
+    slots = sum(count for count, _ in speeds)
+    capacity = sum(count * speed for count, speed in speeds)
+    goal_s = min((one["delay_goal_s"] for one in figures if one.get("delay_goal_s")), default=_GOAL_S)
+    after_s = drain_s(backlog_bytes, trend, capacity) if capacity else None
+    return {
+        "arriving_bytes_per_s": round(trend.bytes_per_s, 1),
+        "arriving_bytes_per_s2": round(trend.slope, 1),
+        "capacity_bytes_per_s": round(capacity, 1),
+        "drain_s": None if after_s is None else round(after_s, 3),
+        "delay_goal_s": goal_s,
+        "slots": sum(one.get("slots", 0) for one in figures),
+        "slots_needed": slots_needed(backlog_bytes, trend, capacity / slots, goal_s) if capacity else None,
+    }
+
+
+_GOAL_S = 60.0  # of pipelines that name none
 _SUMMED = (
     "bytes_per_s",
     "messages_per_s",

@@ -3,8 +3,10 @@
 Nothing here knows of sites, ETAs or commits: a task comes in, a receipt or a failure goes out.
 """
 
+import importlib
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..env import SystemClock
@@ -35,6 +37,7 @@ class Job:
     staging: Staging
     batch_bytes: int
     streams: int = 1  # with more than one, messages say which they come from
+    memory_bytes: int | None = None  # that a process of our own may have for data; None: as much as there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +51,27 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """The processor's time and ours, of one attempt. Of a process that died only ours is known."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     unit: str
     receipt: dict[str, Any]
     messages: int
     input_bytes: int
+    cost: Cost = Cost()
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     unit: str
     failure: Failure
+    cost: Cost = Cost()
 
 
 Result = Done | Failed
@@ -72,8 +85,14 @@ class Performer:
         self._files = files or PosixFiles(job.files_root)
         self._transform: Transform = transform or job.transform.load()
         self._clock = SystemClock()
+        importlib.import_module("pyarrow.parquet")  # now: the first unit is not to wait for it
 
     def perform(self, task: Task) -> Result:
+        began_s, worked_s = time.perf_counter(), time.process_time()
+        result = self._perform(task)
+        return replace(result, cost=Cost(time.process_time() - worked_s, time.perf_counter() - began_s))
+
+    def _perform(self, task: Task) -> Result:
         try:
             table, ends = self.read(task.ranges)
         except _Damaged as damaged:

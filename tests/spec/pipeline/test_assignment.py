@@ -24,6 +24,12 @@ def test_a_unit_that_was_handed_out_is_hidden_for_the_local_eta() -> None:
     assert may_take(held, EU, 100, ALL_UP, ETAS)
 
 
+def test_who_asks_for_a_unit_that_it_has_never_heard_that_it_got_it() -> None:
+    held = handed_out(unit(), US, now_us=0)
+    assert may_take(held, US, 1, ALL_UP, ETAS)
+    assert choose([held], US, 1, ALL_UP, ETAS, units_max=1, has=lambda unit: False) == [], "unless it is at it"
+
+
 def test_taking_over_within_a_site_does_not_restart_the_site_eta() -> None:
     again = handed_out(handed_out(unit(), US, 0), US_2, 50)
     assert may_take(again, EU, 100, ALL_UP, ETAS)

@@ -86,6 +86,14 @@ def test_units_go_to_sites_by_their_weight() -> None:
     assert counts == [30, 10]
 
 
+def test_idle_sites_get_their_shares_though_units_come_one_by_one() -> None:
+    given = {"us": 0, "eu": 0}
+    for number in range(200):
+        made = create({("s", number): shard(number, 90)}, found(shard(number, 90), 90), [], LIMITS, BOTH, "us", 1000)
+        given[made.units[0].site] += 1
+    assert min(given.values()) > 70
+
+
 def test_a_site_that_is_out_gets_nothing() -> None:
     shards = {("s", 0): shard(0, 1000)}
     health = replace(BOTH, out=frozenset({"eu"}))

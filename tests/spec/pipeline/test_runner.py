@@ -1,6 +1,7 @@
 """Pipelines as a user has them, in one process: what comes out, what is kept, and what is said of it."""
 
 import os
+import random
 import shutil
 import sqlite3
 import threading
@@ -17,13 +18,14 @@ import tailrace
 from conftest import wait_until
 from tailrace.coordination import SqliteCoordination
 from tailrace.env import SystemClock
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, CoordinationError
 from tailrace.files import PosixFiles
 from tailrace.pipeline import Pipeline, PipelineConfig, into_stream, parquet, sqlite_table, stream
 from tailrace.pipeline.code import Code, load_named
 from tailrace.pipeline.logs import StreamLogs
 from tailrace.pipeline.office import Office, PipelineMissing, describe
 from tailrace.pipeline.runner import Runner, delays
+from tailrace.pipeline.state import State
 
 
 def values(messages: pa.Table) -> pa.Table:
@@ -63,6 +65,9 @@ class Place:
     def office(self) -> Office:
         return Office("p", [self.store], StreamLogs(PosixFiles(self.root), SystemClock()), SystemClock())
 
+    def seen_so_far(self) -> list[bytes]:
+        return self.seen() if list(self.out.glob("part-*")) else []
+
     def seen(self) -> list[bytes]:
         return sorted(ds.dataset(self.out).to_table().column("value").to_pylist())
 
@@ -98,6 +103,148 @@ def test_nothing_of_history_stays_in_the_state(place: Place) -> None:
         sizes.append(len(place.store.range("pipelines/").entries))
     assert sizes[0] == sizes[1] == sizes[2]
     assert not place.store.range("pipelines/p/units/").entries
+
+
+def test_what_was_used_is_told_by_site_and_in_all(place: Place) -> None:
+    place.produce(300)
+    place.run(place.pipeline())
+    place.produce(200, first=300)
+    place.run(place.pipeline(), site="there")
+    told = place.office().status()["usage"]
+    assert [told["sites"][site]["messages"] for site in ("here", "there")] == [300, 200]
+    assert [told["sites"][site]["input_bytes"] for site in ("here", "there")] == [1800, 1200]
+    sizes = [path.stat().st_size for path in place.out.glob("part-*")]
+    everything = told["total"]
+    assert (everything["units"], everything["output_bytes"], everything["rows"]) == (len(sizes), sum(sizes), 500)
+    assert everything["cpu_s"] > 0
+    assert everything["wall_s"] > 0
+    assert (everything["failed"], everything["refused"]) == (0, 0)
+
+
+def test_work_that_came_to_nothing_is_on_the_account_too(place: Place) -> None:
+    place.produce(50)
+    with place.world.producer("clicks") as producer:
+        producer.send(b"poison", shard=0)
+    place.run(place.pipeline(poisoned, attempts_max=2, retry_s=0.0))
+    told = place.office().status()["usage"]["total"]
+    assert told["failed"] >= 2
+    assert told["messages"] == 50, "the bad message is in no unit that was committed"
+
+
+def poisoned(messages: pa.Table) -> pa.Table:
+    if b"poison" in messages.column("value").to_pylist():
+        raise ValueError("poison")
+    return values(messages)
+
+
+def test_the_forecast_says_when_all_is_done_and_what_holds_the_delay(place: Place) -> None:
+    place.produce(400)
+    pipeline = place.pipeline(delay_goal_s=5.0)
+    runner = place.runner(pipeline)
+    assert place.office().status()["forecast"]["drain_s"] is None, "nothing was done yet"
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    try:
+        wait_until(
+            lambda: (place.office().status()["forecast"]["slots_needed"] or 0) > 0, "a figure of what can be done"
+        )
+        wait_until(lambda: place.office().status()["forecast"]["drain_s"] == 0.0, "all to be done")
+        told = place.office().status()["forecast"]
+        assert (told["slots"], told["delay_goal_s"]) == (1, 5.0)
+        assert told["capacity_bytes_per_s"] > 0
+    finally:
+        runner.stop()
+        thread.join()
+
+
+def test_a_site_has_as_many_processes_as_the_delay_needs(place: Place) -> None:
+    """A backlog wants all of them; when it is gone, those that are not needed any more go."""
+    pipeline = place.pipeline(slow, delay_goal_s=0.5, unit_bytes=60, lease_s=20.0)
+    worker: Any = pipeline.worker(place.root, "processes", 3)
+    clock = Hasty()
+    runner = pipeline.runner(place.root, [place.store], worker=worker, clock=clock)
+    thread = threading.Thread(target=runner.run)
+    place.produce(200)
+    thread.start()
+    try:
+        wait_until(lambda: len(worker.pids()) == 3, "all processes to be at work", 60)
+        wait_until(lambda: len(place.seen_so_far()) == 200, "all to be done", 60)
+        clock.offset_s += 100  # long enough to be sure that they are not needed
+        wait_until(lambda: len(worker.pids()) == 1, "the others to go", 60)
+        assert worker.slots == 1
+        place.produce(400, first=200)
+        wait_until(lambda: len(place.seen_so_far()) == 600, "the rest to be done", 60)
+    finally:
+        runner.stop()
+        thread.join()
+
+
+def slow(messages: pa.Table) -> pa.Table:
+    threading.Event().wait(0.1)
+    return values(messages)
+
+
+class Hasty(SystemClock):
+    """A clock that a test moves ahead."""
+
+    offset_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.offset_s
+
+
+def test_a_site_that_hangs_says_so_and_others_have_its_work(place: Place) -> None:
+    """It lives, so no lease runs out; and the site ETA is far away."""
+    gate = threading.Event()
+
+    def hangs(messages: pa.Table) -> pa.Table:
+        gate.wait()
+        return values(messages)
+
+    settings: dict[str, Any] = {"local_eta_s": 0.3, "site_eta_s": 3000.0, "open_eta_s": 3000.0}
+    here, there = place.pipeline(hangs, **settings), place.pipeline(**settings)
+    place.produce(100)
+    runners = [place.runner(here)]
+    threads = [threading.Thread(target=runners[0].run)]
+    threads[0].start()
+    try:
+        wait_until(lambda: place.office().status()["units"]["held"] > 0, "the first site to begin")
+        runners.append(place.runner(there, site="there"))
+        threads.append(threading.Thread(target=runners[1].run))
+        threads[1].start()
+        wait_until(lambda: place.seen_so_far() == numbers(100), "the other site to do all of it")
+        told = {one["site"]: one for one in place.office().status()["sites"]}
+        assert (told["here"]["stuck"], told["here"]["up"]) == (True, False)
+        gate.set()
+        wait_until(lambda: place.office().status()["sites"][0]["up"], "the first site to be well again")
+        place.produce(100, first=100)
+        wait_until(lambda: place.seen_so_far() == numbers(200), "both to go on")
+    finally:
+        gate.set()
+        for runner in runners:
+            runner.stop()
+        for thread in threads:
+            thread.join()
+    assert place.seen() == numbers(200)
+
+
+def test_a_process_that_wants_too_much_memory_fails_its_unit_and_no_other(place: Place) -> None:
+    place.produce(30)
+    with place.world.producer("clicks") as producer:
+        producer.send(b"greedy", shard=0)
+    pipeline = place.pipeline(greedy, worker_memory_bytes=600 << 20, attempts_max=1, unit_bytes=60, retry_s=0.0)
+    runner = pipeline.runner(place.root, [place.store], worker=pipeline.worker(place.root, "processes", 1))
+    runner.run(until_done=True)
+    assert place.seen() == numbers(30)
+    (bad,) = State("p", [place.store], SystemClock()).bad_ranges()
+    assert bad.range.size == len(b"greedy")
+    assert "MemoryError" in bad.reason
+
+
+def greedy(messages: pa.Table) -> pa.Table:
+    if b"greedy" in messages.column("value").to_pylist():
+        bytearray(2 << 30)
+    return values(messages)
 
 
 def test_retention_learns_what_is_done(place: Place) -> None:
@@ -285,6 +432,9 @@ def test_rate_limits_hold_a_site_back(place: Place) -> None:
         ({"unit_bytes": 0}, "unit_bytes=0"),
         ({"local_eta_s": 50.0, "site_eta_s": 10.0}, "site_eta_s"),
         ({"bytes_per_s": -1}, "bytes_per_s"),
+        ({"delay_goal_s": 0}, "delay_goal_s"),
+        ({"slots_min": 0}, "slots_min"),
+        ({"worker_memory_bytes": 1 << 20}, "worker_memory_bytes"),
         ({"no_such": 1}, "no_such"),
     ],
 )
@@ -345,3 +495,46 @@ def test_the_state_is_rebuilt_from_an_account_of_what_was_published(place: Place
     assert (rebuilt.units, rebuilt.hole_bytes) == (1, 6)
     place.run(pipeline(lambda messages: messages.select(["value"])))
     assert seen() == numbers(1000), "each once, and the hole is filled"
+
+
+class Flaky:
+    """A store that loses every few answers: what was asked may have been done."""
+
+    def __init__(self, store: SqliteCoordination, seed: int) -> None:
+        self._store, self._dice = store, random.Random(seed)
+        self.lost = 0
+
+    def transact(self, *asked: Any) -> Any:
+        roll = self._dice.random()
+        if roll < 0.15:
+            self.lost += 1
+            raise CoordinationError("the member did not answer")
+        done = self._store.transact(*asked)
+        if roll > 0.85:
+            self.lost += 1
+            raise CoordinationError("the answer was lost")
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_that_are_lost_cost_nothing_but_a_retry(place: Place, seed: int) -> None:
+    """Neither the runner nor a unit: a commit that was done is known again, and one that was not is done."""
+    place.produce(300)
+    pipeline = place.pipeline(unit_bytes=60, local_eta_s=3000.0, site_eta_s=3000.0, open_eta_s=3000.0)
+    calm = place.runner(pipeline)
+    calm.site.leave()
+    store: Any = Flaky(place.store, seed)
+    while True:
+        try:
+            runner = pipeline.runner(place.root, [store], site="here", worker=pipeline.worker(place.root, "inline"))
+            break
+        except CoordinationError:
+            continue
+    runner.run(until_done=True)
+    assert store.lost > 10
+    assert place.seen() == numbers(300)
+    told = place.office().status()["usage"]["total"]
+    assert (told["messages"], told["refused"]) == (300, 0)

@@ -165,7 +165,10 @@ def spark(
     only: Annotated[
         str | None,
         typer.Option(
-            "--only", metavar="PARTS", help="Some of source, pipeline, sites, state, kills.", show_default=False
+            "--only",
+            metavar="PARTS",
+            help="Some of source, pipeline, sites, state, outages, kills.",
+            show_default=False,
         ),
     ] = None,
     kills: Annotated[

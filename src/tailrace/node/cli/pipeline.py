@@ -566,7 +566,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     rows = [
         [
             one["site"],
-            "out" if one["out"] else "up" if one["up"] else "DOWN",
+            "out" if one["out"] else "up" if one["up"] else "STUCK" if one["stuck"] else "DOWN",
             str(one["runners"]),
             str(one["units_held"]),
             f"{show_size(one['bytes_per_s'])}/s",
@@ -580,6 +580,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     if rows:
         head = ["SITE", "STATE", "RUNNERS", "HELD", "RATE", "MESSAGES", "P90 DELAY", "REFUSED", "TROUBLE"]
         lines += table_lines(head, rows)
+    lines += [_forecast(told["forecast"]), *_usage(told["usage"])]
     if told["bad_ranges"]:
         lines.append(
             f"bad: {told['bad_ranges']} ranges, {show_size(told['bad_bytes'])}; "
@@ -587,3 +588,35 @@ def _lines(told: dict[str, Any]) -> list[str]:
         )
     lines += [f"failing: {one['unit']}: {one['failures']} times, {one['reason'][:100]}" for one in told["failing"][:3]]
     return lines
+
+
+def _forecast(told: dict[str, Any]) -> str:
+    arriving = f"forecast: {show_size(told['arriving_bytes_per_s'])}/s arrive"
+    if not told["capacity_bytes_per_s"]:
+        return f"{arriving}; what can be done is not known yet" if told["slots"] else f"{arriving}; nobody is at work"
+    drained = "never" if told["drain_s"] is None else f"in {show_duration(told['drain_s'])}"
+    return (
+        f"{arriving}, {show_size(told['capacity_bytes_per_s'])}/s can be done; drained {drained}; "
+        f"{told['slots_needed']} slots hold a delay of {show_duration(told['delay_goal_s'])}, {told['slots']} are there"
+    )
+
+
+def _usage(told: dict[str, Any]) -> list[str]:
+    """What was used, of each site and of all, as a table."""
+    rows = [
+        [
+            site,
+            f"{one['units']:,}",
+            f"{one['messages']:,}",
+            show_size(one["input_bytes"]),
+            f"{one['rows']:,}",
+            show_size(one["output_bytes"]),
+            show_duration(one["cpu_s"]),
+            show_duration(one["wall_s"]),
+            str(one["failed"]),
+            str(one["refused"]),
+        ]
+        for site, one in [*told["sites"].items(), *([("all", told["total"])] if len(told["sites"]) > 1 else [])]
+    ]
+    head = ["USED BY", "UNITS", "MESSAGES", "INPUT", "ROWS", "OUTPUT", "CPU", "TIME", "FAILED", "REFUSED"]
+    return table_lines(head, rows) if rows else []

@@ -7,11 +7,11 @@ and within a shard times never go back, so a time is a position too. Spark need 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 #: Where the first message begins that is not older than a time, in a shard.
 FindTime = Callable[[int, datetime], int]
 
+_TASK_BYTES = 4 << 20  # what a task costs is about the time that so many bytes take
 _TICK = timedelta(microseconds=1)
 _LATE = datetime.max.replace(tzinfo=UTC)
 
@@ -92,38 +92,42 @@ class Bounds:
         return ShardRange(one.shard, begin, max(begin, end))
 
 
-def cut(ranges: Iterable[ShardRange], bytes_max: int) -> list[ShardRange]:
-    """Pieces of nearly equal size of at most bytes_max, for one task each. Pure arithmetic: a message belongs to the
-    piece in which it begins, so no file need be looked at.
+def tasks(total_bytes: int, bytes_max: int, cores: int) -> int:
+    """How many tasks to make of so much: none reads more than bytes_max, and every core has one, unless it would read
+    less than what a task costs by itself. As Spark divides files.
 
-    >>> cut([ShardRange(0, 100, 350)], 125)
-    [ShardRange(shard=0, begin=100, end=225), ShardRange(shard=0, begin=225, end=350)]
+    >>> tasks(250 << 20, 128 << 20, 2), tasks(10 << 20, 128 << 20, 2), tasks(1 << 20, 128 << 20, 2), tasks(0, 1, 2)
+    (2, 2, 1, 0)
     """
-    pieces = []
-    for one in ranges:
-        size = one.end - one.begin
-        count = -(-size // bytes_max)
-        edges = [one.begin + size * place // count for place in range(count + 1)] if count else []
-        pieces += [ShardRange(one.shard, a, b) for a, b in pairwise(edges)]
-    return pieces
+    return max(-(-total_bytes // bytes_max), min(cores, -(-total_bytes // _TASK_BYTES)))
 
 
-def packed(ranges: Iterable[ShardRange], bytes_max: int) -> list[tuple[ShardRange, ...]]:
-    """Neighbours together, as long as they are no more than bytes_max: one task reads them, one after the other.
+def dealt(ranges: Iterable[ShardRange], count: int) -> list[tuple[ShardRange, ...]]:
+    """The ranges laid end to end and cut into so many equal parts, one for each task, which reads one after the other.
+    Pure arithmetic: a message belongs to the part in which it begins, so no file need be looked at.
 
-    >>> [len(some) for some in packed([ShardRange(shard, 0, 40) for shard in range(5)], 100)]
-    [2, 2, 1]
+    >>> for part in dealt([ShardRange(0, 100, 200), ShardRange(1, 0, 20)], 2):
+    ...     print([(one.shard, one.begin, one.end) for one in part])
+    [(0, 100, 160)]
+    [(0, 160, 200), (1, 0, 20)]
     """
-    packs: list[list[ShardRange]] = []
-    room = 0
+    ranges = [one for one in ranges if one.end > one.begin]
+    total = sum(one.end - one.begin for one in ranges)
+    edges = [total * place // count for place in range(1, count + 1)] if count else []
+    parts: list[tuple[ShardRange, ...]] = []
+    part: list[ShardRange] = []
+    passed = 0  # bytes before what is looked at
     for one in ranges:
-        size = one.end - one.begin
-        if size > room or not packs:
-            packs.append([])
-            room = bytes_max
-        packs[-1].append(one)
-        room -= size
-    return [tuple(some) for some in packs]
+        begin = one.begin
+        while begin < one.end:
+            upto = min(one.end, begin + edges[len(parts)] - passed)
+            if upto > begin:
+                part.append(ShardRange(one.shard, begin, upto))
+            passed, begin = passed + upto - begin, upto
+            if passed == edges[len(parts)]:
+                parts.append(tuple(part))
+                part = []
+    return [some for some in parts if some]
 
 
 def shares(backlogs: Sequence[int], budget: int) -> list[int]:

@@ -43,7 +43,7 @@ class SourceOptions:
     start: Place = "earliest"
     end: Place = "latest"
     bytes_per_batch: int | None = None  # of a streaming query; None: all there is
-    partition_bytes: int = 64 * MIB
+    partition_bytes: int = 128 * MIB
     columns: tuple[str, ...] = COLUMNS
     payload: Payload | None = None
     avro_schema: str | None = None
@@ -75,7 +75,7 @@ class SourceOptions:
             bytes_per_batch=(
                 parse_size("maxBytesPerTrigger", given["maxbytespertrigger"]) if "maxbytespertrigger" in given else None
             ),
-            partition_bytes=parse_size("partitionBytes", given.get("partitionbytes", "64m"), least=4 * KIB),
+            partition_bytes=parse_size("partitionBytes", given.get("partitionbytes", "128m"), least=4 * KIB),
             columns=columns,
             payload="json" if payload == "json" else "avro" if payload == "avro" else None,
             avro_schema=given.get("avroschema"),

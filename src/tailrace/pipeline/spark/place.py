@@ -4,7 +4,7 @@ import gc
 import os
 from functools import cache, cached_property
 
-from ...config import StreamConfig, parse_world
+from ...config import StreamConfig, WorldConfig, parse_world
 from ...coordination import SqliteCoordination
 from ...env import SystemClock
 from ...errors import ConfigError
@@ -30,7 +30,12 @@ class WorldFolder:
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(SqliteCoordination(os.path.join(self.path, "coordination.db")))
+        config = self._world.coordination
+        if not config.etcd:
+            return Checkpoints(SqliteCoordination(os.path.join(self.path, "coordination.db")))
+        from ...coordination import EtcdCoordination
+
+        return Checkpoints(EtcdCoordination(config))
 
     def incarnation(self, stream: str) -> tuple[str, str]:
         """What checkpoints of a stream belong to."""
@@ -46,12 +51,16 @@ class WorldFolder:
 
     def settings(self, stream: str) -> StreamConfig:
         """What a stream is made with that is not there yet, as the world's tailrace.toml says."""
+        return self._world.stream(stream)
+
+    @cached_property
+    def _world(self) -> WorldConfig:
         path = os.path.join(self.path, "tailrace.toml")
         try:
             with open(path, encoding="utf-8") as file:
-                return parse_world(file.read(), path).stream(stream)
+                return parse_world(file.read(), path)
         except FileNotFoundError:
-            return StreamConfig()
+            return WorldConfig()
 
 
 @cache

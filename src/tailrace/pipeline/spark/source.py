@@ -1,11 +1,12 @@
 """The source: a stream as rows, for batch and streaming queries. Partitions are byte ranges of shards.
 
 Invariants:
-- Planning looks at the ends of shards and no more; where a partition begins and ends is arithmetic (`bounds.cut`).
+- Planning looks at the ends of shards and no more; where a partition begins and ends is arithmetic (`bounds.dealt`).
 - What a partition reads is a function of its range alone, so a task may run as often as Spark likes.
 - Offsets name their shards in the order of their numbers: Spark compares them as text.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ...errors import ConfigError
 from ...streams import find_position, next_cut, read_range
-from .bounds import Bounds, ShardRange, cut, packed, shares
+from .bounds import Bounds, ShardRange, dealt, shares, tasks
 from .options import Place, SourceOptions
 from .place import WorldFolder, settle_memory
 from .rows import Rows
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH_BYTES = 4 << 20
-_PACK_BYTES = 4 << 20  # what a task costs is about the time that so many bytes take
 _RELATIONS = {"EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<="}
 
 
@@ -226,4 +226,8 @@ def _offset(positions: Mapping[int, int]) -> dict[str, int]:
 
 
 def _partitions(ranges: Iterable[ShardRange], bytes_max: int) -> list[spark.InputPartition]:
-    return [RangePartition(some) for some in packed(cut(ranges, bytes_max), min(_PACK_BYTES, bytes_max))]
+    """Of what is to be read, one for each task. As many cores as this machine has are counted on; a cluster with more
+    has them for what is larger."""
+    ranges = list(ranges)
+    total = sum(max(0, one.end - one.begin) for one in ranges)
+    return [RangePartition(some) for some in dealt(ranges, tasks(total, bytes_max, len(os.sched_getaffinity(0))))]

@@ -1,6 +1,6 @@
 """What carries out tasks."""
 
-from .interface import InlineWorker, Worker
+from .interface import Elastic, InlineWorker, Worker
 from .processes import ProcessWorker
 
-__all__ = ["InlineWorker", "ProcessWorker", "Worker"]
+__all__ = ["Elastic", "InlineWorker", "ProcessWorker", "Worker"]

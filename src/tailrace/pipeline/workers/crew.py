@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..failure import Failure
-from ..work import Failed, Result, Task
+from ..work import Cost, Failed, Result, Task
 from .interface import Next
 
 _DEPTH = 2  # tasks of one process
@@ -126,11 +126,11 @@ class _Work:
             yield self._bury(hand, f"no result within {deadline_s:g} s; its process was ended")
 
     def _bury(self, hand: Hand, reason: str | None = None) -> Failed:
-        tasks = self.busy[hand]
+        tasks, wall_s = self.busy[hand], time.monotonic() - self._since_s[hand]
         self._forget(hand)
         died_of = self._crew.end(hand)
         self._orphans.extend(list(tasks)[1:])
-        return Failed(tasks[0].unit, Failure(reason or died_of))
+        return Failed(tasks[0].unit, Failure(reason or died_of), Cost(wall_s=wall_s))
 
     def close(self) -> None:
         """Whoever asked does not want the rest."""

@@ -1,7 +1,7 @@
 """What carries out tasks: this process, processes beside it, or Spark."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..work import Performer, Result, Task
 
@@ -21,6 +21,13 @@ class Worker(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Elastic(Protocol):
+    """A worker whose slots can change while it runs."""
+
+    def resize(self, slots: int) -> None: ...
 
 
 class InlineWorker:

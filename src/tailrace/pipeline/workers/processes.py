@@ -1,6 +1,7 @@
 """Tasks in processes of our own, without Spark. A function that ends its process fails its task and no other."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -20,11 +21,16 @@ class ProcessWorker:
         self.slots = slots
         self._job, self._deadline_s = job, deadline_s
         self._idle: deque[Hand] = deque()
-        self._closing = threading.Lock()
+        self._changing = threading.Lock()
         self._all: set[_Child] = set()
 
     def run(self, next_task: Next) -> Iterator[Result]:
         return drive(self, next_task, self._deadline_s)
+
+    def resize(self, slots: int) -> None:
+        """Those that are at work finish what they are at."""
+        self.slots = slots
+        self._let_go()
 
     def pids(self) -> list[int]:
         return [child.pid for child in self._all]
@@ -40,21 +46,31 @@ class ProcessWorker:
         return True
 
     def take(self) -> Hand:
-        if self._idle:
-            return self._idle.popleft()
+        with self._changing:
+            if self._idle:
+                return self._idle.popleft()
         child = _Child(self._job)
-        with self._closing:
+        with self._changing:
             self._all.add(child)
         return child
 
     def give_back(self, hand: Hand) -> None:
-        self._idle.append(hand)
+        with self._changing:
+            self._idle.append(hand)
+        self._let_go()
 
     def end(self, hand: Hand) -> str:
         assert isinstance(hand, _Child)
-        with self._closing:
+        with self._changing:
             self._all.discard(hand)
         return hand.end()
+
+    def _let_go(self) -> None:
+        """Those that are too many and have nothing to do."""
+        with self._changing:
+            surplus = [self._idle.pop() for _ in range(min(len(self._idle), len(self._all) - self.slots))]
+        for hand in surplus:
+            self.end(hand)
 
 
 class _Child:
@@ -106,4 +122,6 @@ def main() -> None:
     requests = sys.stdin.buffer
     job = receive(requests)
     if job is not None:
+        if job.memory_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (job.memory_bytes, job.memory_bytes))
         serve(requests, answers, lambda: Performer(job))

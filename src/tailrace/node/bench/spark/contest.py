@@ -109,7 +109,8 @@ class Contest:
         def ceiling(**options: str) -> Any:
             """What a source in Python can give at most: see pipeline/spark/ceiling.py."""
             sending = self.spark.read.format("tailrace_ceiling").option("rows", len(messages))
-            return sending.option("partitions", SHARDS).option("valueBytes", size).options(**options).load()
+            tasks = len(os.sched_getaffinity(0))  # as many as the source makes of it
+            return sending.option("partitions", tasks).option("valueBytes", size).options(**options).load()
 
         parquet = os.path.join(self._folder, f"parquet-{size}")
         ours().repartition(SHARDS).write.option("compression", "zstd").parquet(parquet)

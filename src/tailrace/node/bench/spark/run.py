@@ -4,6 +4,7 @@ source   source and sink beside Parquet, text and Kafka            contest.py
 pipeline a pipeline beside a plain Spark job, and what it adds     pipelines.py
 sites    two sites beside one, and sites that are killed           sites.py
 state    what the state store has to do and to hold                state_store.py
+outages  three sites of which one goes out, in several ways        outages.py
 kills    a query whose driver is killed again and again            kills.py
 """
 
@@ -20,11 +21,11 @@ from typing import Any
 from ....errors import ConfigError
 from ..fanout.peers.install import Installer
 from ..report import machine
-from . import kills, pipelines, sites, state_store
+from . import kills, outages, pipelines, sites, state_store
 from .contest import SHARDS, Cell, Contest, Progress, ratios
 
-PARTS = ("source", "pipeline", "sites", "state", "kills")
-FIGURES = [*pipelines.FIGURES, *sites.FIGURES, *state_store.FIGURES]
+PARTS = ("source", "pipeline", "sites", "state", "outages", "kills")
+FIGURES = [*pipelines.FIGURES, *sites.FIGURES, *state_store.FIGURES, *outages.FIGURES]
 SOURCE_GOALS = {"source_vs_kafka": 2.0, "source_vs_parquet": 0.8, "source_vs_text": 0.45}
 _WARM_UPS = 5
 _FAST = 3  # scans of files are repeated so many times more often than what takes long
@@ -74,6 +75,7 @@ def run(
             "state": lambda place: _figures(
                 state_store.measure(place, units=20 if quick else 100, progress=progress),
             ),
+            "outages": lambda place: _outages(place, 1.5 if quick else 10.0, progress),
             "kills": lambda place: _kills(place, 0 if quick else kill_count, progress),
         }
         found: dict[str, Mapping[str, Any]] = {}
@@ -164,6 +166,11 @@ def _figures(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "spread": {name: [_rounded(min(some)), _rounded(max(some))] for name, some in values.items()},
         "goals": {figure.name: figure.goal for figure in FIGURES if figure.goal is not None and figure.name in values},
     }
+
+
+def _outages(folder: str, phase_s: float, progress: Progress) -> dict[str, Any]:
+    told = outages.measure(folder, phase_s=phase_s, progress=progress)
+    return {**_figures({name: [value] for name, value in told.pop("summary").items()}), "outages": told}
 
 
 def _kills(folder: str, count: int, progress: Progress) -> dict[str, Any]:

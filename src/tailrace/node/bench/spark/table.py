@@ -7,7 +7,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-AT_MOST = {"overhead_p90_s", "state_calls_growth", "state_bytes_growth"}  # figures whose goal is an upper bound
+AT_MOST = {
+    "overhead_p90_s",
+    "state_calls_growth",
+    "state_bytes_growth",
+    "full_outage_p90_vs_normal",
+}  # figures whose goal is an upper bound
 
 
 def tables(result: Mapping[str, Any]) -> "list[Table]":
@@ -31,4 +36,22 @@ def tables(result: Mapping[str, Any]) -> "list[Table]":
         verdict = "" if goal is None else f"{goal:g} {'met' if met else 'missed'}"
         low, high = result["spread"].get(name, (value, value))
         summary.add_row(name, f"{value:,g}", f"{low:,g}", f"{high:,g}", verdict)
-    return [rates, summary] if result["rows"] else [summary]
+    return [*([rates] if result["rows"] else []), *_outages(result.get("outages")), summary]
+
+
+def _outages(told: Mapping[str, Any] | None) -> "list[Table]":
+    from rich.table import Table
+
+    if told is None:
+        return []
+    table = Table(title=f"Outages of one site of three; the state on {told['state']}", title_justify="left")
+    sites = list(told["phases"][0]["messages_per_s"])
+    for heading in ("phase", *(f"{site}: messages/s" for site in sites), "p50 s", "p90 s", "longest s"):
+        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    for one in told["phases"]:
+        rates = [f"{one['messages_per_s'][site]:,.0f}" for site in sites]
+        delays = [
+            "-" if one[name] is None else f"{one[name]:.2f}" for name in ("delay_p50_s", "delay_p90_s", "delay_max_s")
+        ]
+        table.add_row(one["phase"], *rates, *delays)
+    return [table]
