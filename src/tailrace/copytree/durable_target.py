@@ -130,15 +130,17 @@ class DurableTarget:
     # ---- inside
 
     def _length(self, track: Track) -> int:
-        return self._open[track].length if self._open else 0
+        appender = self._open.get(track)
+        return appender.length if appender is not None else 0
 
     def _append(self, piece: Piece) -> None:
-        if not self._open or piece.offset != self._open[piece.track].length:
+        appender = self._open.get(piece.track)  # none, too, once the other thread has closed
+        if appender is None or piece.offset != appender.length:
             raise WireRefused(
                 f"{self._operation}: bytes at {piece.offset} of a {piece.track} file that has "
                 f"{self._length(piece.track)}; open the copy again to learn where it stands"
             )
-        self._open[piece.track].append(piece.offset, [piece.content])
+        appender.append(piece.offset, [piece.content])
 
     def _settle_all(self) -> bool:
         """Whether more is visible now."""

@@ -11,7 +11,7 @@ import grpc
 from ..config import TlsConfig
 from ..errors import Closed, PeerFailed, WireRefused
 from . import copy_codec, credentials, options
-from .addresses import Tcp, parse
+from .addresses import parse
 from .copy_messages import Batch, Opening, Orders, Report, Standing
 from .problems import problem_of_stream
 
@@ -91,10 +91,7 @@ class CopyPeer:
         # Whoever copies has its own pauses between its tries, and goes to another when one fails: a pause of gRPC's on
         # top would keep it from one that has come back just in time.
         settings = options.peer(message_bytes_max, keepalive_s, server_name, reconnect_s_max=RECONNECT_S_MAX)
-        if tls is not None and isinstance(where, Tcp):
-            self._channel = grpc.secure_channel(where.target, credentials.for_peer(tls), options=settings)
-        else:
-            self._channel = grpc.insecure_channel(where.target, options=settings)
+        self._channel = credentials.channel_to(where, tls, settings)
         self._copy: Any = self._channel.stream_stream(f"/{copy_codec.WRITER}/Copy")
         self._work: Any = self._channel.stream_stream(f"/{copy_codec.SCHEDULER}/Work")
 

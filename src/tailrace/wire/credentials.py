@@ -3,12 +3,13 @@ those that an environment variable names. Files are looked at once, when a serve
 
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import grpc
 
 from ..config import TlsConfig
 from ..errors import ConfigError
+from .addresses import Tcp, Unix
 
 _KIND, _TLS = "transport_security_type", b"ssl"
 _URI, _DNS = "peer_uri", "peer_dns"
@@ -19,9 +20,13 @@ def for_server(tls: TlsConfig) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(key, certificate)], root_certificates=roots, require_client_auth=True)
 
 
-def for_peer(tls: TlsConfig) -> grpc.ChannelCredentials:
+def channel_to(where: Tcp | Unix, tls: TlsConfig | None, settings: Sequence[tuple[str, Any]]) -> grpc.Channel:
+    """Connects at the first call. Within a host it is the file system that says who may."""
+    if tls is None or not isinstance(where, Tcp):
+        return grpc.insecure_channel(where.target, options=settings)
     certificate, key, roots = _contents(tls)
-    return grpc.ssl_channel_credentials(root_certificates=roots, private_key=key, certificate_chain=certificate)
+    ours = grpc.ssl_channel_credentials(root_certificates=roots, private_key=key, certificate_chain=certificate)
+    return grpc.secure_channel(where.target, ours, options=settings)
 
 
 def check(tls: TlsConfig) -> None:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from ..config import TlsConfig
 from ..errors import Closed, PeerFailed, Unreachable, WireProblem
 from . import credentials, options
-from .addresses import Tcp, parse
+from .addresses import parse
 from .etcd_messages import (
     EtcdCompare,
     EtcdDelete,
@@ -83,10 +83,7 @@ class EtcdPeer:
         settings = [
             (name, quiet.get(name, value)) for name, value in options.peer(MESSAGE_BYTES_MAX, keepalive_s, None)
         ]
-        if tls is not None and isinstance(where, Tcp):
-            self._channel = grpc.secure_channel(where.target, credentials.for_peer(tls), options=settings)
-        else:
-            self._channel = grpc.insecure_channel(where.target, options=settings)
+        self._channel = credentials.channel_to(where, tls, settings)
         self._unary: dict[_Method, Callable[..., bytes]] = {
             method: self._channel.unary_unary(method.path) for method in (_RANGE, _TXN, _COMPACT, _GRANT, _REVOKE)
         }

@@ -16,7 +16,7 @@ import grpc._channel  # else loaded with the first channel, by each process that
 from ..config import TlsConfig
 from ..errors import Closed, DeadlineExceeded, PeerFailed, WireRefused
 from . import credentials, options
-from .addresses import Tcp, parse
+from .addresses import parse
 from .frames import Frame
 from .messages import (
     Answer,
@@ -83,10 +83,7 @@ class BackendPeer:
         self._process = os.getpid()
         self._closed = False
         settings = options.peer(message_bytes_max, keepalive_s, server_name)
-        if tls is not None and isinstance(where, Tcp):
-            self._channel = grpc.secure_channel(where.target, credentials.for_peer(tls), options=settings)
-        else:
-            self._channel = grpc.insecure_channel(where.target, options=settings)
+        self._channel = credentials.channel_to(where, tls, settings)
         self._calls: dict[str, Callable[..., Any]] = {
             method.name: (self._channel.unary_stream if method.streams else self._channel.unary_unary)(method.path)
             for method in METHODS
