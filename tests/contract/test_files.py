@@ -308,16 +308,10 @@ def test_publish_takes_any_bytes(files: Files) -> None:
     assert files.read("large") == b"abc" * 999
 
 
-def test_drafts_of_publications_that_were_cut_short_can_be_forgotten(
-    opener: Opener, tmp_path: object, request: pytest.FixtureRequest
-) -> None:
-    if "remote" in request.node.name:
-        pytest.skip("written where they lie")
-    disk: Disk
-    if "simulated" in request.node.name:
-        disk, root = SimulatedDisk().process(), "/root"
-    else:
-        disk, root = SystemDisk(), f"{tmp_path}/root"
+@pytest.mark.parametrize("simulated", [False, True])
+def test_drafts_of_publications_that_were_cut_short_can_be_forgotten(tmp_path: object, simulated: bool) -> None:
+    disk: Disk = SimulatedDisk().process() if simulated else SystemDisk()
+    root = "/root" if simulated else f"{tmp_path}/root"
     healthy = PosixFiles(root, disk=disk)
     healthy.make_folder("a")
     for name in ("old.snapshot", "young.snapshot"):
