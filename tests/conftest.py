@@ -1,5 +1,6 @@
 """What all tests share: waiting for conditions instead of sleeping, and worlds that run in memory."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 # How long an example takes is the machine's business.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell starts what runs in its background deaf to Ctrl-C, and children inherit that: here some are to hear it.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_until(holds: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
