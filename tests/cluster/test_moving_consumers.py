@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def world(tmp_path: Path) -> Path:
     return path
 
 
+def all_end(producing: Trickle, following: Iterable[Following], nodes: Mapping[str, Node]) -> int:
+    """The producer, then consumers when they have all, then the world. How many messages there were."""
+    producing.close()
+    end = producing.durable
+    for one in following:
+        wait_until(lambda one=one: one.problem or one.count >= end, "the last messages")  # type: ignore[misc]
+        one.close()
+    for node in nodes.values():
+        node.kill()
+    return end
+
+
 def test_consumers_of_a_dead_cluster_go_on_elsewhere_and_come_home(tmp_path: Path, world: Path) -> None:
     nodes = {name: Node(world, name) for name in "ab"}
     producing = Trickle(tmp_path / "a")
@@ -84,13 +97,7 @@ def test_consumers_of_a_dead_cluster_go_on_elsewhere_and_come_home(tmp_path: Pat
         wait_until(lambda: one.problem or consumer_of(one).clusters == {STREAM: "b"}, "it to come home")
         goes_on()
     finally:
-        producing.close()
-        end = producing.durable
-        for one in following:
-            wait_until(lambda one=one: one.problem or one.count >= end, "the last messages")  # type: ignore[misc]
-            one.close()
-        for node in nodes.values():
-            node.kill()
+        end = all_end(producing, following, nodes)
     assert [one.count for one in following] == [end]  # each once, in order: it checks every number
 
 

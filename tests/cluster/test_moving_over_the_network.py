@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_layers_kills import STREAM, Following
-from test_moving_consumers import Node, consumer_of
+from test_moving_consumers import Node, all_end, consumer_of
 from up_world import Trickle
 
 import tailrace
@@ -87,12 +87,6 @@ def test_consumers_go_on_through_the_network_and_come_home(hosts: dict[str, Path
         holds(lambda: consumer_of(one).clusters == {STREAM: "b"}, "it to come home")
         goes_on()
     finally:
-        producing.close()
-        end = producing.durable
-        for one in following:
-            wait_until(lambda one=one: one.problem or one.count >= end, "the last messages")  # type: ignore[misc]
-            one.close()
-        for node in nodes.values():
-            node.kill()
+        end = all_end(producing, following, nodes)
     assert [one.count for one in following] == [end]  # each once, in order: it checks every number
     assert [path.name for path in (hosts["b"] / "a").rglob("*")] == ["streams"]

@@ -27,8 +27,8 @@ _OWNER = ".owner.fence"
 _GONE = ".gone."
 _DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}")
 _FORGET_BYTES = 4 << 20  # at least this much in one call
-# A file that grows fast has room made for it in large pieces, as much as it has: that halves what the file system does
-# for each block, and files that stay small take no more than they need.
+# A file that grows fast has room made for it in large pieces, as much as it has: that spares the file system a quarter
+# of its work, and files that stay small take no more than they need.
 _RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
 
