@@ -27,6 +27,7 @@ WRITER = pb.DESCRIPTOR.services_by_name["Writer"].full_name
 SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"].full_name
 PIECES_MAX = 64  # in a batch
 PIECE_BYTES_MAX = 8 << 20  # also of what is compressed
+_MUCH_BYTES = 1 << 20
 _NUMBER_MAX = 2**63 - 1
 _BATCH, _PIECE, _CONTENT = b"\x12", b"\x22", b"\x1a"  # field number and wire type, as they are written
 _PIECES, _CONTENTS = 4, 3  # numbers of those fields
@@ -76,6 +77,11 @@ def encode_batch(batch: Batch) -> bytes:
         head = about.SerializeToString() + _CONTENT + fields.varint(len(piece.content))
         parts += [_PIECE + fields.varint(len(head) + len(piece.content)) + head, piece.content]
     return b"".join([_BATCH, fields.varint(sum(map(len, parts))), *parts])
+
+
+def has_much_behind(batch: Batch) -> bool:
+    """More of its size is still to be sent: worth being prepared while this one is dealt with."""
+    return batch.behind_bytes >= _MUCH_BYTES
 
 
 def decode_to_writer(data: bytes) -> Opening | Batch:

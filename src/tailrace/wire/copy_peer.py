@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
 import grpc
@@ -12,12 +12,12 @@ from ..config import TlsConfig
 from ..errors import Closed, PeerFailed, WireRefused
 from . import copy_codec, credentials, options
 from .addresses import parse
+from .ahead import ahead
 from .copy_messages import Batch, Opening, Orders, Report, Standing
 from .problems import problem_of_stream
 
 A = TypeVar("A")
 RECONNECT_S_MAX = 0.02
-_AHEAD_BYTES = 1 << 20  # so much behind, the next batch is made while the last one is on its way
 
 
 class _Call(Generic[A]):
@@ -52,22 +52,9 @@ class WorkCall(_Call[Orders]):
 
 def _encoded(batches: Iterator[Batch]) -> Iterator[bytes]:
     """gRPC asks for a message when the last one has gone. Where much is still to be sent, the next one is read and put
-    together meanwhile, by a thread of its own; at the head that would only be one more hand-over."""
-
-    def step() -> tuple[bytes, bool] | None:
-        batch = next(batches, None)
-        return None if batch is None else (copy_codec.encode_batch(batch), batch.behind_bytes >= _AHEAD_BYTES)
-
-    ahead = ThreadPoolExecutor(1, thread_name_prefix="tailrace ahead")
-    try:
-        came = step()
-        while came is not None:
-            message, more = came
-            coming = ahead.submit(step) if more else None
-            yield message
-            came = coming.result() if coming is not None else step()
-    finally:
-        ahead.shutdown(wait=False)
+    together meanwhile; at the head that would only be one more hand-over."""
+    made = ((copy_codec.encode_batch(batch), copy_codec.has_much_behind(batch)) for batch in batches)
+    return (message for message, _ in ahead(made, itemgetter(1)))
 
 
 class CopyPeer:

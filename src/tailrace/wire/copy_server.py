@@ -15,6 +15,7 @@ import grpc
 from ..config import TlsConfig
 from ..errors import Busy, TailraceError, WireRefused
 from . import check_codec, copy_codec, credentials, files_codec, options
+from .ahead import ahead
 from .check_messages import CheckService
 from .copy_messages import Admit, Batch, CopyService, Opening, WorkService
 from .files_messages import FilesService
@@ -174,11 +175,16 @@ class _Lending:
 
 
 def _batches(requests: Iterator[bytes]) -> Iterator[Batch]:
-    for request in _until_broken(requests):
-        batch = copy_codec.decode_to_writer(request)
-        if not isinstance(batch, Batch):
-            raise WireRefused("a second opening in one copy")
-        yield batch
+    """gRPC receives a message when it is asked for it. Where many are to come, the next one does while the last one is
+    being written."""
+    return ahead(map(_batch, _until_broken(requests)), copy_codec.has_much_behind)
+
+
+def _batch(request: bytes) -> Batch:
+    batch = copy_codec.decode_to_writer(request)
+    if not isinstance(batch, Batch):
+        raise WireRefused("a second opening in one copy")
+    return batch
 
 
 def _until_broken(requests: Iterator[bytes]) -> Iterator[bytes]:

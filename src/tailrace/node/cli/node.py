@@ -11,6 +11,7 @@ import typer
 from ...config import DATA_CACHE, LENGTHS_CACHE, TlsConfig
 from ...errors import ConfigError
 from ..deployed import Deployed, open_store
+from ..heap import keep_freed_memory
 from ..membership import write_membership
 from ..process_registry import ProcessEntry, State
 from ..stopping import stop_asked
@@ -156,6 +157,7 @@ def node(
             if copying:
                 assert deployed is not None
                 sys.setswitchinterval(_SWITCH_S)
+                keep_freed_memory()
                 one = stack.enter_context(
                     deployed.node(
                         opened,

@@ -135,7 +135,7 @@ def wait_for(holds: Callable[[], bool], what: str, deadline_s: float = _START_S)
     while not holds():
         if time.monotonic() > end_s:
             raise PeerFailed(f"waited {deadline_s:g} s in vain for {what}")
-        time.sleep(0.001)
+        time.sleep(0.005)
     return time.monotonic()
 
 
