@@ -90,8 +90,8 @@ class ProducerConfig:
     """How a producer buffers. buffer_s=0: flush as soon as the disk is free; inf: when told, or when bytes force it."""
 
     buffer_s: float = 0.1
-    buffer_bytes: int = 16 * MIB  # a flush begins at the latest when this much waits
-    pending_bytes_max: int = 64 * MIB  # waiting and on its way to disk; send() blocks at this line
+    buffer_bytes: int = 4 * MIB  # a flush begins at the latest when this much waits
+    pending_bytes_max: int = 16 * MIB  # waiting and on its way to disk; send() blocks at this line
     send_deadline_s: float = 30.0  # … for so long, then it refuses the message
 
     def __post_init__(self) -> None:

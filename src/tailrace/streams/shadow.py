@@ -115,6 +115,7 @@ class Shadow:
         self._thread.join()
 
     def _run(self) -> None:
+        self._reach()  # before there is anything to write: what comes while it opens would be skipped
         while True:
             with self._changing:
                 if not self._waiting and not self._closing:

@@ -20,7 +20,8 @@ from .layers import Layers
 DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
 SILENT_S = 1.0  # without a word from the producer, the file itself is asked
 _ASK_S = 0.05  # how often, at most, while the lengths cache does not help
-_NEAR_BYTES = 4 << 20  # so close to the head a consumer tries the cache again
+_NEAR_BYTES = 4 << 20  # so close to the head a late consumer tries the cache each time
+_READS_BLIND_MAX = 15  # of the file, before a late consumer tries the cache again, however far from the head
 
 
 class Track(Protocol):
@@ -81,7 +82,7 @@ class LayeredTrack:
         self._due = 0  # how far the durable file is read although the cache is behind it
         self._chunk_bytes, self._key = 0, b""  # not known yet
         self._cached = 0  # how far the cache goes, as far as is known
-        self._late = False  # what is read now has left the cache
+        self._blind = self._blind_next = 0  # reads without a try of the cache: still to come, and after the next miss
         self._asked: tuple[float, FileLength] | None = None
         self.proven = False
 
@@ -126,16 +127,19 @@ class LayeredTrack:
         self.proven = False
         if layers is None or not size:
             return self._durable.read(offset, size)
-        if not self._chunk_bytes or self._late:
+        if not self._chunk_bytes or self._blind:
             told, _ = self._told()
             if told is not None and (mine := self._chosen(told)) is not None:
                 self._learn(mine)
-        far = self._late and offset + size + _NEAR_BYTES < self._cached
-        if not self._chunk_bytes or far:
-            window = self._durable.read(offset, size)
-            layers.bytes_from["durable"] += len(window)
-            return window
+        if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES < self._cached):
+            self._blind = max(0, self._blind - 1)
+            return self._from_file(layers, offset, size)
         return self._gather(layers, offset, size)
+
+    def _from_file(self, layers: Layers, offset: int, size: int) -> memoryview:
+        window = self._durable.read(offset, size)
+        layers.bytes_from["durable"] += len(window)
+        return window
 
     def _gather(self, layers: Layers, offset: int, size: int) -> memoryview:
         stride = self._chunk_bytes
@@ -145,20 +149,25 @@ class LayeredTrack:
         end = part.skip + size
         if part.complete(got, size, stride):
             layers.bytes_from[layers.nearest] += size  # nearly always
-            self.proven, self._late = True, False
+            self.proven, self._blind_next = True, 0
             return block[part.skip : end]
         wanted = part.wanted(size, stride)
         missing = short_ones(got, wanted)
         found = size - sum(wanted[number] - max(got[number], 0) for number in missing)
         layers.bytes_from[layers.nearest] += max(found, 0)
-        if missing and (not self._late or any(got[number] >= 0 for number in missing)):
+        if missing and (not self._blind_next or any(got[number] >= 0 for number in missing)):
             # A replica that was asked alone may be behind, or have lost them: the others are asked, too. Not again and
             # again by who is so late that nobody has anything.
             again = layers.data.get_parts(self._key, part.first, part.count, block, stride, only=missing)
             still = [number for number in missing if again[number] < wanted[number]]
             layers.bytes_from["consistent"] += sum(wanted[number] for number in missing if number not in still)
             missing = still
-        self._late = len(missing) == part.count
+        if len(missing) == part.count:
+            # It has left the cache. Who is late reads the files, which is slower, and would stay late if it did not try
+            # again: the sooner it is back, the better; but who is far behind must not ask in vain all the time.
+            self._blind, self._blind_next = self._blind_next, min(2 * self._blind_next + 1, _READS_BLIND_MAX)
+            return self._from_file(layers, offset, size)
+        self._blind_next = 0
         if missing:
             end = self._mend(layers, part, missing, block, offset, size)
         self.proven = not missing
@@ -169,7 +178,6 @@ class LayeredTrack:
         stride, base = self._chunk_bytes, part.first * self._chunk_bytes
         start = max(base + missing[0] * stride, offset)
         stop = min(base + (missing[-1] + 1) * stride, offset + size)
-        window = self._durable.read(start, stop - start)
-        layers.bytes_from["durable"] += len(window)
+        window = self._from_file(layers, start, stop - start)
         block[start - base : start - base + len(window)] = window
         return part.skip + size if len(window) == stop - start else start - base + len(window)
