@@ -24,6 +24,7 @@ from .segments import Segment
 BEAT_S = 0.25  # how often the lengths are told even though nothing changed: whoever produces is alive
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
 _PIECE_BYTES = 1 << 20  # of what is set at once: packed, sent and summed while it is in the processor's cache
+_STEP_BYTES = 8 << 20  # after so much the lengths are told: what lies in the cache untold only pushes out what was told
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -92,6 +93,7 @@ class Shadow:
         self._opened_s = -_RETRY_S
         self._slot = hint_slot(incarnation)
         self._waiting: deque[Appended] = deque()
+        self._waiting_bytes = 0
         self._changing = threading.Condition()
         self._closing = False
         self._files: dict[int, _Files] = {}
@@ -105,6 +107,7 @@ class Shadow:
         """Called by whoever flushes, of each shard in order."""
         with self._changing:
             self._waiting.append(one)
+            self._waiting_bytes += _size(one)
             self._changing.notify()
 
     def close(self) -> None:
@@ -120,17 +123,27 @@ class Shadow:
             with self._changing:
                 if not self._waiting and not self._closing:
                     self._changing.wait(BEAT_S)
-                taken, self._waiting = list(self._waiting), deque()
-                closing = self._closing
+                taken = self._take()
+                behind_bytes, closing = self._waiting_bytes, self._closing
             if closing and not taken:
                 return
             layers = self._layers if closing else self._reach()
             if taken:
-                self._write(layers, taken)
+                self._write(layers, taken, behind_bytes)
             now_s = self._clock.monotonic_s()
             if not taken or now_s >= self._beat_s + BEAT_S:  # a busy shard must not make the others look dead
                 self._beat_s = now_s
                 self._tell(layers, self._told)
+
+    def _take(self) -> list[Appended]:
+        """The oldest of what waits, about a step of it."""
+        taken: list[Appended] = []
+        size = 0
+        while self._waiting and (not taken or size + _size(self._waiting[0]) <= _STEP_BYTES):
+            taken.append(self._waiting.popleft())
+            size += _size(taken[-1])
+        self._waiting_bytes -= size
+        return taken
 
     def _reach(self) -> Layers | None:
         if self._layers is None and self._clock.monotonic_s() >= self._opened_s + _RETRY_S:
@@ -139,10 +152,11 @@ class Shadow:
                 self._layers = self._open()
         return self._layers
 
-    def _write(self, layers: Layers | None, taken: Sequence[Appended]) -> None:
+    def _write(self, layers: Layers | None, taken: Sequence[Appended], behind_bytes: int) -> None:
+        """`behind_bytes`: how much waits behind it."""
         chunks: dict[bytes, Buffer] = {}
         touched: set[int] = set()
-        behind_bytes = sum(map(_size, taken))
+        behind_bytes += sum(map(_size, taken))
         for one in taken:
             files = self._files.get(one.shard)
             if files is None or files.lengths.segment != one.segment:
