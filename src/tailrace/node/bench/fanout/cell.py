@@ -113,10 +113,13 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
     crew.begin(number, amounts.open_s)
     crew.wait(amounts.warm_s)
     before, after = _window(crew, contender, amounts)
-    crew.yield_to_others()
-    crew.wait(amounts.warm_s)
-    yielding, last = _window(crew, contender, amounts)
-    crew.stop_producer(number)
+    crew.yield_to_others(contender.server_pids())
+    try:
+        crew.wait(amounts.warm_s)
+        yielding, last = _window(crew, contender, amounts)
+        crew.stop_producer(number)
+    finally:
+        crew.share_again(contender.server_pids())
     seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
     return FullSpeed(
         delivered_mb_per_s=1e3 * gigabytes / seconds,

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..system import process_cpu_s
+
 SYNC_S = 0.1
 
 
@@ -58,9 +60,13 @@ class Contender(ABC):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         """From here on: what is published after this returns is received."""
 
-    @abstractmethod
+    def server_pids(self) -> Sequence[int]:
+        """The servers' processes; none where the producer serves."""
+        return ()
+
     def server_cpu_s(self) -> float:
         """CPU time of the servers' processes so far."""
+        return sum(map(process_cpu_s, self.server_pids()))
 
     @abstractmethod
     def close(self) -> None: ...

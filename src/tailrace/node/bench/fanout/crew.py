@@ -19,6 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
+from itertools import chain
 
 from ..peers.server import PeerFailed
 from ..system import process_cpu_s
@@ -178,15 +179,26 @@ class Crew:
             if left_s <= 0:
                 return
 
-    def yield_to_others(self) -> None:
+    def yield_to_others(self, server_pids: Sequence[int]) -> None:
         """Consumers get only the processor time that the producer and the servers leave."""
-        # Linux may share by session first; then it is the session that has to yield.
+        # Linux may share by session first. Then it is the session that has to yield, and whoever wakes in another one
+        # still waits until a consumer's turn is over, unless it goes before all turns, where we may say so.
+        for pid in (self.producer.pid, *server_pids):
+            for task in _threads(pid):
+                with suppress(OSError):
+                    os.sched_setscheduler(task, os.SCHED_RR, os.sched_param(1))
         with suppress(OSError), open(f"/proc/{self._leader_pid}/autogroup", "w") as file:
             file.write(str(_AUTOGROUP_NICE_MAX))
         for consumer in self.consumers:
-            for task in glob(f"/proc/{consumer.pid}/task/*"):  # none of one that has just ended
+            for task in _threads(consumer.pid):
                 with suppress(ProcessLookupError):
-                    os.sched_setscheduler(int(os.path.basename(task)), os.SCHED_IDLE, os.sched_param(0))
+                    os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
+
+    def share_again(self, server_pids: Sequence[int]) -> None:
+        """Servers stay for the next crew."""
+        for task in chain.from_iterable(map(_threads, server_pids)):
+            with suppress(OSError):
+                os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
 
     def cpu_s(self) -> float:
         """CPU time of all its processes that are still there."""
@@ -295,6 +307,11 @@ def _ended(pid: int, end_s: float) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def _threads(pid: int) -> list[int]:
+    """None of a process that has just ended."""
+    return [int(os.path.basename(task)) for task in glob(f"/proc/{pid}/task/*")]
 
 
 def _write(handle: int, text: str) -> None:

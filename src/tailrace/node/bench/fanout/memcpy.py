@@ -30,9 +30,6 @@ class Memcpy(Contender):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         return _Copies(memoryview(self._shared))
 
-    def server_cpu_s(self) -> float:
-        return 0.0
-
     def close(self) -> None: ...
 
 

@@ -40,9 +40,6 @@ class Ours(Contender):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         return _Subscription(self._opened(), stream, stamped)
 
-    def server_cpu_s(self) -> float:
-        return 0.0
-
     def close(self) -> None: ...
 
     def _opened(self) -> World:
@@ -92,8 +89,8 @@ class Abroad(Ours):
             time.sleep(0.05)
         return subscription
 
-    def server_cpu_s(self) -> float:
-        return sum(server.cpu_s() for server in self._servers)
+    def server_pids(self) -> Sequence[int]:
+        return [server.pid for server in self._servers]
 
     def close(self) -> None:
         for server in reversed(self._servers):

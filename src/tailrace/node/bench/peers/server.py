@@ -103,8 +103,12 @@ class Server:
                     time.sleep(0.01)
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu_s(self) -> float:
-        return process_cpu_s(self._process.pid)
+        return process_cpu_s(self.pid)
 
     def close(self) -> None:
         if self._process.poll() is None:

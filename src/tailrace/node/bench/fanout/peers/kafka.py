@@ -83,8 +83,8 @@ class Kafka(Contender):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         return _Subscription(self._library, self._common, stream, stamped)
 
-    def server_cpu_s(self) -> float:
-        return self._server.cpu_s()
+    def server_pids(self) -> Sequence[int]:
+        return [self._server.pid]
 
     def close(self) -> None:
         self._server.close()

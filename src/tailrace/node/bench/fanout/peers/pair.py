@@ -28,8 +28,8 @@ class Pair:
     def addresses(self) -> list[Address]:
         return [server.addresses[0] for server in self._servers.values()]
 
-    def cpu_s(self) -> float:
-        return sum(server.cpu_s() for server in self._servers.values())
+    def pids(self) -> list[int]:
+        return [server.pid for server in self._servers.values()]
 
     def close(self) -> None:
         for server in self._servers.values():

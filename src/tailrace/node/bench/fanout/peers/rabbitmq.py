@@ -98,8 +98,8 @@ class RabbitStreams(Contender):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         return _Subscription(self._address, stream, stamped)
 
-    def server_cpu_s(self) -> float:
-        return sum(server.cpu_s() for server in self._servers)
+    def server_pids(self) -> Sequence[int]:
+        return [server.pid for server in self._servers]
 
     def close(self) -> None:
         for server in reversed(self._servers):

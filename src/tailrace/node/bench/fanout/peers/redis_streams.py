@@ -58,8 +58,8 @@ class RedisStreams(Contender):
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
         return _Subscription(self._servers.address(synced=stamped), stream.encode(), stamped)
 
-    def server_cpu_s(self) -> float:
-        return self._servers.cpu_s()
+    def server_pids(self) -> Sequence[int]:
+        return self._servers.pids()
 
     def close(self) -> None:
         self._servers.close()
