@@ -364,6 +364,42 @@ def test_retention_that_overtakes_a_consumer_in_the_middle_of_a_file_is_named(wo
     assert consumer.poll() is not None
 
 
+def test_retention_that_takes_the_next_file_before_it_has_begun_is_named(world: tailrace.World, tmp_path: Path) -> None:
+    """Seen by a consumer of a copy: the next file was made, but nothing had come; then the source's retention took it,
+    and the copy went on further behind. What lies between is gone, and that must be said."""
+    world.create_stream("prices", file_bytes=1000, cached=False)
+    with world.producer("prices", buffer_s=float("inf")) as producer:
+        for number in range(3):
+            producer.send(bytes([number]) * 1000)
+            producer.flush()
+    folder = next(tmp_path.rglob("streams/prices/00000"))
+    first, second, third = sorted(folder.glob("*.data"))
+    second_index, third_index = sorted(folder.glob("*.index"))[1:]
+    base = int(third.name.split("-")[1].split(".")[0])
+    later = {path: path.read_bytes() for path in (third, third_index)}
+    for path in later:
+        path.unlink()
+    for path in (second, second_index):
+        path.write_bytes(b"")
+    with world.consumer("prices", start="earliest") as consumer:
+        batch = consumer.poll()
+        assert batch is not None
+        assert batch.data == b"\0" * 1000
+        assert consumer.poll() is None
+        for path in (first, *sorted(folder.glob("*.index"))):
+            path.unlink()
+        second.unlink()
+        for path, content in later.items():
+            path.write_bytes(content)
+        with pytest.raises(PositionRetired, match="retention overtook") as retired:
+            consumer.poll()
+        assert retired.value.retained_start == base
+        consumer.seek(base)
+        batch = consumer.poll()
+        assert batch is not None
+        assert batch.data == b"\2" * 1000
+
+
 def test_a_cancelled_coroutine_loses_no_batch(world: tailrace.World) -> None:
     fill(world, "s", *[b"%d" % i for i in range(300)])
 
