@@ -109,6 +109,7 @@ cdef extern from "cell_client.h" nogil:
         tr_client_stats stats
         tr_key *keys
         size_t keys_count
+        int all_hit
     int tr_client_open(tr_client *client, uint32_t backends, uint32_t copies, uint32_t quorum)
     void tr_client_close(tr_client *client)
     void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_link *link, uint64_t config_id)
@@ -196,7 +197,7 @@ TICKET_BYTES = 32
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
     _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
-    _FEW = 16  # keys that are looked up while holding the interpreter's lock, if they are in memory
+    _FEW = 64  # keys that are looked up while holding the interpreter's lock, if they are in memory
     _LITTLE = 16 << 10  # bytes that are copied while holding it
     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
 
@@ -373,7 +374,7 @@ cdef class CellClient:
             self.asks = []
         if self.unreachable:
             self.unreachable = []
-        for i in range(self.client.keys_count):
+        for i in range(0 if self.client.all_hit and not self.recording else self.client.keys_count):
             if self.client.keys[i].state == TR_KEY_HIT:
                 if self.recording and self.touched_count < _TOUCHES:
                     self.touched[self.touched_count] = self.client.keys[i].hash
@@ -488,7 +489,7 @@ cdef class CellClient:
                         values[i] = value
                 if not self.bring(total):
                     break
-            for i in range(count):
+            for i in range(0 if self.client.all_hit and not versions else count):
                 if self.client.keys[i].state != TR_KEY_HIT:
                     values[i] = None
                 elif versions:

@@ -12,6 +12,9 @@ enum {
     HEDGE_NS = 30 * 1000 * 1000,
     BACKOFF_NS = 10 * 1000, /* after the first attempt; doubled after each */
     POLLED = 64,            /* links waited for at once: more are looked at in turns */
+    SPIN_NS_MIN = 2000,
+    SPIN_NS_MAX = 50 * 1000,
+    SPIN_EVERY = 64,        /* waits, of which one tries whether spinning is worth it again */
 };
 
 #define IDLE TR_PROBE_DOWN  /* a probe that asks nobody */
@@ -94,32 +97,52 @@ static int make_batch_room(tr_client *client, size_t count) {
     return whole ? 0 : ENOMEM;
 }
 
-/* Probes of one backend lie side by side, in the order of the keys: counted first, then dealt out. */
-int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
+static inline void begin_key(tr_client *client, size_t i, tr_slice slice) {
+    tr_key_hash hash = tr_key_hash_of(slice);
+    client->keys[i] = (tr_key){.hash = hash, .home = tr_home_of(hash, client->backends)};
+}
+
+static inline void deal(tr_client *client, size_t i, tr_slice slice, uint32_t copy, uint32_t number) {
+    tr_key *key = &client->keys[i];
+    key->probes[copy] = number;
+    client->owners[number] = (uint32_t)i;
+    tr_probe_begin(&client->probes[number], slice, key->hash, IDLE);
+}
+
+/* Every backend has a copy of every key. */
+static void deal_to_all(tr_client *client, const tr_slice *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        begin_key(client, i, keys[i]);
+        for (uint32_t copy = 0; copy < client->copies; copy++)
+            deal(client, i, keys[i], copy, ring(client, client->keys[i].home, copy) * (uint32_t)count + (uint32_t)i);
+    }
+    for (uint32_t b = 0; b <= client->backends; b++) client->begin[b] = b * (uint32_t)count;
+}
+
+/* Counted first, then dealt out. */
+static void deal_to_some(tr_client *client, const tr_slice *keys, size_t count) {
     const uint32_t backends = client->backends, copies = client->copies;
-    tr_client_finish(client);
-    client->keys_count = 0;
-    if (make_batch_room(client, count)) return ENOMEM;
     memset(client->begin, 0, (backends + 1) * sizeof *client->begin);
     for (size_t i = 0; i < count; i++) {
-        tr_key_hash hash = tr_key_hash_of(keys[i]);
-        uint32_t home = tr_home_of(hash, backends);
-        client->keys[i] = (tr_key){.hash = hash, .home = home};
-        for (uint32_t copy = 0; copy < copies; copy++) client->begin[ring(client, home, copy) + 1]++;
+        begin_key(client, i, keys[i]);
+        for (uint32_t copy = 0; copy < copies; copy++) client->begin[ring(client, client->keys[i].home, copy) + 1]++;
     }
     for (uint32_t b = 1; b <= backends; b++) client->begin[b] += client->begin[b - 1];
-    for (size_t i = 0; i < count; i++) {
-        tr_key *key = &client->keys[i];
-        for (uint32_t copy = 0; copy < copies; copy++) {
-            uint32_t number = client->begin[ring(client, key->home, copy)]++;
-            key->probes[copy] = number;
-            client->owners[number] = (uint32_t)i;
-            tr_probe_begin(&client->probes[number], keys[i], key->hash, IDLE);
-        }
-    }
+    for (size_t i = 0; i < count; i++)
+        for (uint32_t copy = 0; copy < copies; copy++)
+            deal(client, i, keys[i], copy, client->begin[ring(client, client->keys[i].home, copy)]++);
     /* Dealing moved each beginning to its end, which is the next one's beginning. */
     memmove(client->begin + 1, client->begin, backends * sizeof *client->begin);
     client->begin[0] = 0;
+}
+
+/* Probes of one backend lie side by side, in the order of the keys. */
+int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
+    tr_client_finish(client);
+    client->keys_count = 0;
+    client->all_hit = 0;
+    if (make_batch_room(client, count)) return ENOMEM;
+    (client->copies == client->backends ? deal_to_all : deal_to_some)(client, keys, count);
     client->keys_count = count;
     return 0;
 }
@@ -371,6 +394,30 @@ static void send_read(look *with, tr_key *key, uint32_t copy) {
     }
 }
 
+/* Whoever sleeps for an answer is woken late, by some microseconds, which is as long as many an answer takes. So it is
+ * looked for without sleeping first, for as long as that was worth it lately: where others need the processor it is not. */
+static int spin(tr_client *client, struct pollfd *polled, nfds_t count, uint64_t until_ns) {
+    const struct timespec none = {0};
+    uint64_t end_ns = monotonic_ns() + client->spin_ns;
+    int came = 0;
+    if (end_ns > until_ns) end_ns = until_ns;
+    if (client->spin_ns < SPIN_NS_MIN && ++client->unspun % SPIN_EVERY) return 0;
+    do came = ppoll(polled, count, &none, NULL);
+    while (!came && monotonic_ns() < end_ns);
+    client->spin_ns = came ? client->spin_ns * 2 + SPIN_NS_MIN : client->spin_ns / 2;
+    if (client->spin_ns > SPIN_NS_MAX) client->spin_ns = SPIN_NS_MAX;
+    return came > 0;
+}
+
+static int wait_for_events(tr_client *client, struct pollfd *polled, nfds_t count, uint64_t until_ns) {
+    if (count && spin(client, polled, count, until_ns)) return 1;
+    uint64_t now = monotonic_ns();
+    if (now >= until_ns) return 0;
+    struct timespec left = {.tv_sec = (time_t)((until_ns - now) / 1000000000u),
+                            .tv_nsec = (long)((until_ns - now) % 1000000000u)};
+    return ppoll(polled, count, &left, NULL) > 0;
+}
+
 static int wait_for_links(look *with, uint64_t until_ns) {
     tr_client *client = with->client;
     struct pollfd polled[POLLED];
@@ -382,12 +429,8 @@ static int wait_for_links(look *with, uint64_t until_ns) {
         polled[count] = (struct pollfd){.fd = tr_link_fd(link), .events = tr_link_events(link)};
         which[count++] = b;
     }
+    if (!wait_for_events(client, polled, count, until_ns)) return count > 0;
     uint64_t now = monotonic_ns();
-    if (now >= until_ns) return 0;
-    struct timespec left = {.tv_sec = (time_t)((until_ns - now) / 1000000000u),
-                            .tv_nsec = (long)((until_ns - now) % 1000000000u)};
-    if (ppoll(polled, count, &left, NULL) <= 0) return count > 0;
-    now = monotonic_ns();
     for (nfds_t i = 0; i < count; i++) {
         tr_backend *backend = &client->backend[which[i]];
         if (!polled[i].revents) continue;
@@ -610,7 +653,7 @@ static void count_results(tr_client *client, const tr_key *key) {
 void tr_client_leave(tr_client *client, size_t key) { settle(client, &client->keys[key], TR_KEY_MISS, -1); }
 
 size_t tr_client_take(tr_client *client) {
-    size_t open = 0;
+    size_t open = 0, hits = 0;
     for (uint32_t b = 0; b < client->backends; b++)
         if (client->backend[b].view)
             tr_view_fetch(client->backend[b].view, client->probes + client->begin[b],
@@ -631,8 +674,12 @@ size_t tr_client_take(tr_client *client) {
                 open += key->state == TR_KEY_OPEN;
             }
         }
+        hits += key->state == TR_KEY_HIT;
     }
-    if (!open)
+    client->all_hit = hits == client->keys_count;
+    if (client->all_hit)
+        client->stats.hits += hits; /* nearly always */
+    else if (!open)
         for (size_t i = 0; i < client->keys_count; i++) count_results(client, &client->keys[i]);
     return open;
 }

@@ -64,6 +64,8 @@ typedef struct {
     uint32_t attempts_max;   /* of one key, when replicas differ or bytes are torn */
     uint32_t data_bytes_max; /* larger entries are not sent along with the index */
     uint64_t hedge_ns;
+    uint64_t spin_ns; /* how long to look for answers before sleeping */
+    uint32_t unspun;  /* waits without it */
     tr_backend *backend;
     tr_client_stats stats;
     /* the batch */
@@ -74,6 +76,7 @@ typedef struct {
     tr_probe **asking;     /* room for one question */
     uint32_t *begin;       /* by backend: its first probe; one more at the end */
     size_t keys_count, keys_room;
+    int all_hit;           /* every key has its value, which is at its place */
     uint8_t **stashed;     /* by key: a value that had to leave its link's buffer, or NULL */
     size_t stashes;
 } tr_client;
