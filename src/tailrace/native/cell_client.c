@@ -404,7 +404,7 @@ static int spin(tr_client *client, struct pollfd *polled, nfds_t count, uint64_t
     if (client->spin_ns < SPIN_NS_MIN && ++client->unspun % SPIN_EVERY) return 0;
     do came = ppoll(polled, count, &none, NULL);
     while (!came && monotonic_ns() < end_ns);
-    client->spin_ns = came ? client->spin_ns * 2 + SPIN_NS_MIN : client->spin_ns / 2;
+    client->spin_ns = came > 0 ? client->spin_ns * 2 + SPIN_NS_MIN : client->spin_ns / 2;
     if (client->spin_ns > SPIN_NS_MAX) client->spin_ns = SPIN_NS_MAX;
     return came > 0;
 }
