@@ -503,6 +503,7 @@ class Copying:
 
     def _come_back(self) -> None:
         if not self.stopped and self.state == "superseded":
+            self.state = "starting"  # or it would not try again when this try is lost, too
             self._open()
 
     def _lost(self) -> None:
