@@ -12,9 +12,6 @@ enum {
     HEDGE_NS = 30 * 1000 * 1000,
     BACKOFF_NS = 10 * 1000, /* after the first attempt; doubled after each */
     POLLED = 64,            /* links waited for at once: more are looked at in turns */
-    SPIN_NS_MIN = 2000,
-    SPIN_NS_MAX = 50 * 1000,
-    SPIN_EVERY = 64,        /* waits, of which one tries whether spinning is worth it again */
 };
 
 #define IDLE TR_PROBE_DOWN  /* a probe that asks nobody */
@@ -394,30 +391,6 @@ static void send_read(look *with, tr_key *key, uint32_t copy) {
     }
 }
 
-/* Whoever sleeps for an answer is woken late, by some microseconds, which is as long as many an answer takes. So it is
- * looked for without sleeping first, for as long as that was worth it lately: where others need the processor it is not. */
-static int spin(tr_client *client, struct pollfd *polled, nfds_t count, uint64_t until_ns) {
-    const struct timespec none = {0};
-    uint64_t end_ns = monotonic_ns() + client->spin_ns;
-    int came = 0;
-    if (end_ns > until_ns) end_ns = until_ns;
-    if (client->spin_ns < SPIN_NS_MIN && ++client->unspun % SPIN_EVERY) return 0;
-    do came = ppoll(polled, count, &none, NULL);
-    while (!came && monotonic_ns() < end_ns);
-    client->spin_ns = came > 0 ? client->spin_ns * 2 + SPIN_NS_MIN : client->spin_ns / 2;
-    if (client->spin_ns > SPIN_NS_MAX) client->spin_ns = SPIN_NS_MAX;
-    return came > 0;
-}
-
-static int wait_for_events(tr_client *client, struct pollfd *polled, nfds_t count, uint64_t until_ns) {
-    if (count && spin(client, polled, count, until_ns)) return 1;
-    uint64_t now = monotonic_ns();
-    if (now >= until_ns) return 0;
-    struct timespec left = {.tv_sec = (time_t)((until_ns - now) / 1000000000u),
-                            .tv_nsec = (long)((until_ns - now) % 1000000000u)};
-    return ppoll(polled, count, &left, NULL) > 0;
-}
-
 static int wait_for_links(look *with, uint64_t until_ns) {
     tr_client *client = with->client;
     struct pollfd polled[POLLED];
@@ -429,8 +402,12 @@ static int wait_for_links(look *with, uint64_t until_ns) {
         polled[count] = (struct pollfd){.fd = tr_link_fd(link), .events = tr_link_events(link)};
         which[count++] = b;
     }
-    if (!wait_for_events(client, polled, count, until_ns)) return count > 0;
     uint64_t now = monotonic_ns();
+    if (now >= until_ns) return 0;
+    struct timespec left = {.tv_sec = (time_t)((until_ns - now) / 1000000000u),
+                            .tv_nsec = (long)((until_ns - now) % 1000000000u)};
+    if (ppoll(polled, count, &left, NULL) <= 0) return count > 0;
+    now = monotonic_ns();
     for (nfds_t i = 0; i < count; i++) {
         tr_backend *backend = &client->backend[which[i]];
         if (!polled[i].revents) continue;

@@ -64,8 +64,6 @@ typedef struct {
     uint32_t attempts_max;   /* of one key, when replicas differ or bytes are torn */
     uint32_t data_bytes_max; /* larger entries are not sent along with the index */
     uint64_t hedge_ns;
-    uint64_t spin_ns; /* how long to look for answers before sleeping */
-    uint32_t unspun;  /* waits without it */
     tr_backend *backend;
     tr_client_stats stats;
     /* the batch */
