@@ -89,12 +89,14 @@ def values(world: tailrace.World, stream: str) -> Counter[tuple[bytes | None, by
 
 
 @pytest.mark.timeout(600)
-def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, java_home: str, tmp_path: Path) -> None:
+def test_source_and_sink_run_on_executors_of_which_one_dies_and_on_two_at_once(
+    master: str, java_home: str, tmp_path: Path
+) -> None:
     with tailrace.open(tmp_path / "world") as world:
         with world.producer("in", shards=2) as producer:
             keys = [b"%d" % (number % 20) for number in range(20_000)]
             producer.send_many([b"%d" % number for number in range(20_000)], keys)
-        for stream in ("batch", "streamed"):
+        for stream in ("batch", "speculated", "streamed"):
             world.create_stream(stream, shards=3)
         script = Path(__file__).parent / "cluster_driver.py"
         command = [sys.executable, str(script), master, str(tmp_path / "world"), str(tmp_path)]
@@ -105,8 +107,10 @@ def test_source_and_sink_run_on_executors_and_one_of_them_dies(master: str, java
         assert told["killed"]
         assert told["partitions"] > 4
         assert told["batches"] >= 3
+        assert told["attempts"] >= 2
         expected = values(world, "in")
         assert values(world, "batch") == expected
+        assert values(world, "speculated") == expected
         assert values(world, "streamed") == expected
 
 

@@ -3,6 +3,7 @@
 The model of the protocol between them is `specs/layers.pml`; here are the rules that it takes for granted.
 """
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from typing_extensions import Buffer
 
 from tailrace.config import ConsumerConfig
+from tailrace.env import SystemClock
 from tailrace.errors import FileProblem
 from tailrace.files import FileLength
 from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
@@ -400,6 +402,27 @@ def test_who_is_late_asks_one_replica_and_then_the_file():
     assert one.file.reads == [(0, 20), (20, 20)]
 
 
+def test_who_is_late_tries_the_cache_again_but_ever_less_often_and_stays_there_once_it_is_back():
+    one = OneTrack(10, durable=100, relaxed=[], agreed=[])
+    one.tell(cached=1 << 30, durable=1 << 30)  # far ahead
+
+    def reads_that_ask(count: int) -> list[int]:
+        found = []
+        for number in range(count):
+            before = len(one.chunks.asked)
+            assert bytes(one.track.read(0, 20)) == CONTENT[:20]
+            if len(one.chunks.asked) > before:
+                found.append(number)
+        return found
+
+    assert reads_that_ask(70) == [0, 1, 3, 7, 15, 31, 47, 63]
+    one.chunks.relaxed = [10, 10]
+    reads_that_ask(16)
+    assert reads_that_ask(5) == [0, 1, 2, 3, 4]
+    one.chunks.relaxed = []
+    assert reads_that_ask(5) == [0, 1, 3], "and it is patient anew"
+
+
 def test_the_file_is_read_once_over_all_that_is_missing():
     one = OneTrack(10, durable=100, relaxed=[10, -1, 10, 3, 10], agreed=[10, -1, 10, 3, 10])
     assert bytes(one.track.read(5, 45)) == CONTENT[5:50]
@@ -618,3 +641,37 @@ def test_a_busy_shard_does_not_make_the_others_look_dead():
     shadow._run()
     assert heard.keys.count(lengths_key("incarnation", 0)) > 100
     assert 8 <= heard.keys.count(lengths_key("incarnation", 1)) <= 13
+
+
+def test_what_waits_is_told_step_by_step_and_nothing_is_skipped_while_the_cache_opens():
+    told: list[Appended] = []
+    world = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config(file_bytes=1 << 30))
+    log = ShardLog(world.files, world.clock, STREAM, 0, world.config, on_append=told.append)
+    packer = Packer([0], [0], 4 << 20)
+    for _ in range(6):
+        packer.add(bytes(3 << 20), shard=0, time_us=1)
+        log.append(packer.take()[0])
+    opened, steps = threading.Event(), [0]
+
+    class Data:
+        def set_many(self, items: Any) -> None:
+            steps[-1] += sum(len(memoryview(value)) for value in dict(items).values())
+
+    class Lengths:
+        def set_many(self, items: Any) -> None:
+            if steps[-1]:
+                steps.append(0)
+
+    def opening() -> Layers:
+        assert opened.wait(10)
+        return Layers(Data(), Lengths())  # type: ignore[arg-type]
+
+    shadow = Shadow(opening, None, "incarnation", STREAM, SystemClock())
+    for one in told:
+        shadow.appended(one)
+    opened.set()
+    shadow.close()
+    assert shadow.skipped_bytes == 0
+    assert sum(steps) >= 6 * (3 << 20)
+    assert len([size for size in steps if size]) >= 3
+    assert max(steps) < 8 << 20
