@@ -316,8 +316,8 @@ class ShardTail:
             raise self._corrupt(self._view, f"the next file begins at {later.data_base}")  # type: ignore[arg-type]
         if self._enter(later):
             return True
-        # It is not begun yet, or never will be: then one that was begun later stands in its place. Or retention took it,
-        # and what stands behind it begins further on.
+        # It is not begun yet, or never will be: then one that was begun later stands in its place. Or retention took
+        # it, and what stands behind it begins further on.
         self._list()
         later = self._later(current)
         if later is not None and later.data_base > self._position:
