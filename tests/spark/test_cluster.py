@@ -62,8 +62,8 @@ def master(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         return log
 
     try:
-        place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = start("master", "org.apache.spark.deploy.master.Master", *place)
+        place = ("--port", "0", "--webui-port", "0")
+        log = start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", *place)
         found: list[str] = []
 
         def listens() -> bool:
@@ -73,7 +73,9 @@ def master(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         wait_until(listens, "the master's address", 120)
         for number in (1, 2):
             size = ("--cores", "1", "--memory", "1200m", "--work-dir", str(tmp_path / f"work-{number}"))
-            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *place, *size, found[0])
+            # On hosts of their own, as far as Spark knows: it never runs a task twice at the same time on one.
+            host = ("--host", f"127.0.0.{number}")
+            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *host, *place, *size, found[0])
         wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers", 120)
         yield found[0]
     finally:
