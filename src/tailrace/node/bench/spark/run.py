@@ -67,7 +67,7 @@ def run(
                 sites.measure(
                     place,
                     rounds=rounds,
-                    lines=20_000 if quick else 2_000_000,
+                    lines=20_000 if quick else 4_000_000,  # some seconds: how they begin must not decide
                     kill_count=2 if quick else kill_count,
                     progress=progress,
                 )
