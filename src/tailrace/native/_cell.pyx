@@ -39,7 +39,7 @@ cdef extern from "cell.h":
     void tr_key_hash_weaken(uint64_t low_mask, uint64_t high_mask)
 
 cdef extern from "cell_sum.h":
-    void tr_sum_plainly(int plainly)
+    void tr_sum_narrow(int narrower)
 
 cdef extern from "cell_recency.h":
     ctypedef enum tr_policy:
@@ -225,9 +225,10 @@ def _weaken_hash(uint64_t low_mask=0xFFFFFFFFFFFFFFFF, uint64_t high_mask=0xFFFF
     tr_key_hash_weaken(low_mask, high_mask)
 
 
-def _sum_plainly(bint plainly=False):
-    """Only for tests: sum and copy without wide instructions. Without an argument, with them again."""
-    tr_sum_plainly(plainly)
+def _sum_narrow(int narrower=0):
+    """Only for tests: sum and copy without the widest instructions that there are, or without any wide ones (2). Without
+    an argument, with all of them again."""
+    tr_sum_narrow(narrower)
 
 
 cdef enum:

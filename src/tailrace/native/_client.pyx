@@ -196,6 +196,7 @@ KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_E
 TICKET_BYTES = 32
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
+    _ENTRIES_FIRST = 1024  # as long as nobody knows how large messages are
     _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
     _FEW = 64  # keys that are looked up while holding the interpreter's lock, if they are in memory
     _LITTLE = 16 << 10  # bytes that are copied while holding it
@@ -684,6 +685,7 @@ cdef class Follower:
     cdef bint known
     cdef tr_segment_lengths told
     cdef uint64_t told_ns
+    cdef uint64_t typical_bytes  # of a message, as far as is known
     cdef object room
     cdef readonly bint at_end
 
@@ -720,10 +722,10 @@ cdef class Follower:
 
     cpdef look(self, CellClient lengths, CellClient data, uint64_t entry, uint64_t start, uint64_t bytes_max,
                double silent_s=1.0, double deadline_s=0.5):
-        """(entries from this one on, of how many of them the data is there, that data); None: nothing, or nothing that
-        could be had at first sight. `start`: where the message of the first entry begins."""
+        """(entries from this one on, the data of all of them); None: nothing, or nothing that could be had at first
+        sight. `start`: where the message of the first entry begins."""
         cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
-        cdef uint64_t fresh, offset, size, skip, count, length, first
+        cdef uint64_t fresh, offset, size, skip, count, length, first, wanted
         cdef int64_t told
         cdef int other = 1 - self.side
         cdef Py_buffer view
@@ -745,7 +747,10 @@ cdef class Follower:
         if fresh <= entry:
             self.at_end = fresh == entry and self.told.index_cached == self.told.index_durable
             return None
-        count = min(fresh - entry, <uint64_t> _ENTRIES_MAX)
+        fresh -= entry
+        # Of those entries whose messages do not fit, the next look would have to be told: so no more than probably do.
+        wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
+        count = min(fresh, min(wanted, <uint64_t> _ENTRIES_MAX))
         offset, size = self.header_bytes + entry * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES
         first, skip = offset // self.index_chunk, offset % self.index_chunk
         length = (skip + size + self.index_chunk - 1) // self.index_chunk
@@ -756,14 +761,14 @@ cdef class Follower:
                                            skip + size - (length - 1) * self.index_chunk, deadline_ns):
                 return None
             entries = <const tr_entry *> (<const uint8_t *> view.buf + skip)
-            fresh = count
             count = max(<uint64_t> tr_count_to_position(entries, count, start + bytes_max), <uint64_t> 1)
             length = entries[count - 1].end - start
         finally:
             PyBuffer_Release(&view)
         if length - 1 >= bytes_max or start < self.data_base:  # nothing, or one large message, or what cannot be
             return None
-        index = memoryview(window)[skip:skip + size]
+        self.typical_bytes = max(length // count, <uint64_t> 1)
+        index = memoryview(window)[skip:skip + count * TR_ENTRY_BYTES]
         offset = start - self.data_base
         first, skip, size = offset // self.data_chunk, offset % self.data_chunk, length
         length = (skip + size + self.data_chunk - 1) // self.data_chunk
@@ -775,9 +780,8 @@ cdef class Follower:
                 return None
         finally:
             PyBuffer_Release(&view)
-        self.at_end = count == fresh and fresh < <uint64_t> _ENTRIES_MAX and \
-            self.told.index_cached == self.told.index_durable
-        return index, count, memoryview(window)[skip:skip + size]
+        self.at_end = count == fresh and self.told.index_cached == self.told.index_durable
+        return index, memoryview(window)[skip:skip + size]
 
 
 cdef class Watcher:

@@ -78,13 +78,13 @@ static void write_data(tr_cell *cell, uint64_t offset, tr_slice key, tr_slice va
     static const uint8_t zeros[8];
     tr_data_header header = {.key_bytes = (uint32_t)key.count, .value_bytes = (uint32_t)value.count,
                              .expiry_s = expiry_s, .version = version};
-    header.sum = tr_entry_sum(cell->head.instance, offset, &header, key, value.at);
     tr_word *to = cell->data + offset / 8;
     /* The slot's former entry left the index before. Whoever sees a word written below, and fences, sees that too. */
     atomic_thread_fence(memory_order_release);
+    header.sum = tr_entry_sum_stored(cell->head.instance, offset, &header, key,
+                                     to + tr_entry_size(key.count, 0) / 8, value.count ? value.at : zeros);
     tr_words_write(to, &header, sizeof header);
     tr_words_write(to + TR_DATA_HEADER_BYTES / 8, key.count ? key.at : zeros, key.count);
-    tr_words_write(to + tr_entry_size(key.count, 0) / 8, value.count ? value.at : zeros, value.count);
 }
 
 /* ---- records */

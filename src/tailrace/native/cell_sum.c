@@ -74,6 +74,12 @@ static uint32_t sum_copied_plainly(uint64_t instance, uint64_t offset, const tr_
     return sum_plainly(instance, offset, header, key, to);
 }
 
+static uint32_t sum_stored_plainly(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
+                                   tr_word *to, const uint8_t *value) {
+    tr_words_write(to, value, header->value_bytes);
+    return sum_plainly(instance, offset, header, key, value);
+}
+
 /* ---- stripe by stripe */
 
 /* Wide loads are no atomics of the language, so words may be torn apart in the middle. It does no harm: a run of words
@@ -87,18 +93,28 @@ static uint32_t sum_copied_plainly(uint64_t instance, uint64_t offset, const tr_
 #define WIDE __attribute__((target("avx2")))
 #define WIDE_INLINE WIDE static inline __attribute__((always_inline))
 
-static int has_wide, wide;
+/* How far ahead of a large value's sum its bytes are sent for, and how large it is. A small one is over before that
+ * would help: there it is the value that follows which is sent for. */
+enum { AHEAD_BYTES = 2048, LARGE_STRIPES = 128 };
+
+/* Which instructions: none that are wide, a half stripe at a time, or a whole one. */
+enum { PLAIN, HALVES, WHOLE };
+static int widest, wide;
 
 __attribute__((constructor)) static void prepare(void) {
     __builtin_cpu_init();
-    wide = has_wide = __builtin_cpu_supports("avx2");
+    wide = widest = __builtin_cpu_supports("avx512f") ? WHOLE : __builtin_cpu_supports("avx2") ? HALVES : PLAIN;
 }
 
-void tr_sum_plainly(int plainly) { wide = has_wide && !plainly; }
+void tr_sum_narrow(int narrower) { wide = widest > narrower ? widest - narrower : PLAIN; }
 
 typedef struct {
     uint8_t bytes[32];
 } half; /* of a stripe */
+
+typedef struct {
+    uint8_t bytes[STRIPE];
+} whole_stripe;
 
 typedef struct {
     __m256i totals[2], keys[2];
@@ -118,9 +134,10 @@ WIDE_INLINE void add_half(wide_run *run, int number, __m256i words) {
     run->keys[number] = _mm256_add_epi64(run->keys[number], _mm256_set1_epi64x((long long)(LANES * KEY_STEP)));
 }
 
-/* Without a `to`, nothing is stored. */
-WIDE_INLINE void add_widely(wide_run *run, uint8_t *to, const uint8_t *from, uint64_t stripes) {
-    for (; stripes; stripes--, from += STRIPE) {
+/* Without a `to`, nothing is stored. `next` is sent for stripe by stripe, while this is summed: memory is slower. */
+WIDE_INLINE void add_halves(wide_run *run, uint8_t *to, const uint8_t *from, uint64_t stripes, const uint8_t *next) {
+    for (uint64_t i = 0; i < stripes; i++, from += STRIPE) {
+        if (next) __builtin_prefetch(next + i * STRIPE);
         __m256i first = load_half(from), second = load_half(from + 32);
         if (to) {
             _mm256_storeu_si256((__m256i *)to, first);
@@ -130,6 +147,37 @@ WIDE_INLINE void add_widely(wide_run *run, uint8_t *to, const uint8_t *from, uin
         add_half(run, 0, first);
         add_half(run, 1, second);
     }
+}
+
+/* The same with instructions twice as wide. Only worth it for many stripes. */
+__attribute__((target("avx512f"))) static void add_whole(wide_run *run, uint8_t *to, const uint8_t *from,
+                                                         uint64_t stripes, const uint8_t *next) {
+    __m512i totals = _mm512_loadu_si512(run->totals), keys = _mm512_loadu_si512(run->keys);
+    const __m512i step = _mm512_set1_epi64((long long)(LANES * KEY_STEP));
+    for (uint64_t i = 0; i < stripes; i++, from += STRIPE) {
+        if (next) __builtin_prefetch(next + i * STRIPE);
+        __m512i words;
+        __asm__ volatile("vmovdqu64 %1, %0" : "=v"(words) : "m"(*(const whole_stripe *)from));
+        if (to) {
+            _mm512_storeu_si512(to, words);
+            to += STRIPE;
+        }
+        __m512i keyed = _mm512_xor_si512(words, keys);
+        __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
+        __m512i neighbours = _mm512_shuffle_epi32(words, (_MM_PERM_ENUM)0x4E);
+        totals = _mm512_add_epi64(totals, _mm512_add_epi64(product, neighbours));
+        keys = _mm512_add_epi64(keys, step);
+    }
+    _mm512_storeu_si512(run->totals, totals);
+    _mm512_storeu_si512(run->keys, keys);
+}
+
+WIDE_INLINE void add_widely(wide_run *run, uint8_t *to, const uint8_t *from, uint64_t stripes, const uint8_t *next) {
+    if (stripes >= LARGE_STRIPES) next = from + AHEAD_BYTES; /* beyond its end lies, mostly, what is next */
+    if (wide == WHOLE && stripes >= 8)
+        add_whole(run, to, from, stripes, next);
+    else
+        add_halves(run, to, from, stripes, next);
 }
 
 /* A stripe that is not whole is put together in registers: written to memory in small pieces and read back in large
@@ -191,7 +239,7 @@ WIDE_INLINE void add_rest(wide_run *run, const stripe *rest) {
 /* A part in ordinary memory. */
 WIDE_INLINE void add_part(wide_run *run, const uint8_t *from, uint64_t bytes) {
     uint64_t whole = bytes / STRIPE, rest = bytes % STRIPE;
-    add_widely(run, NULL, from, whole);
+    add_widely(run, NULL, from, whole, NULL);
     if (!rest) return;
     from += whole * STRIPE;
     stripe last = load_rest(from, rest / 8, tr_last_word(from + rest / 8 * 8, rest % 8));
@@ -232,11 +280,7 @@ WIDE static uint32_t sum_copied_widely(uint64_t instance, uint64_t offset, const
     wide_run run;
     uint64_t whole = header->value_bytes / STRIPE, rest = header->value_bytes % STRIPE;
     begin_widely(&run, instance, offset, header, key);
-    /* Memory is slower than the sum: stripe by stripe, what comes next is sent for while this is summed. */
-    for (uint64_t i = 0; i < whole; i++) {
-        if (next) __builtin_prefetch(next + i * STRIPE);
-        add_widely(&run, to + i * STRIPE, (const uint8_t *)value + i * STRIPE, 1);
-    }
+    add_widely(&run, to, (const uint8_t *)value, whole, next);
     if (rest) {
         const tr_word *from = value + whole * LANES;
         uint64_t last = 0;
@@ -244,6 +288,19 @@ WIDE static uint32_t sum_copied_widely(uint64_t instance, uint64_t offset, const
         stripe some = load_rest((const uint8_t *)from, rest / 8, last);
         store_rest(to + whole * STRIPE, &some, rest);
         add_rest(&run, &some);
+    }
+    return end_widely(&run);
+}
+
+WIDE static uint32_t sum_stored_widely(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
+                                       tr_word *to, const uint8_t *value) {
+    wide_run run;
+    uint64_t whole = header->value_bytes / STRIPE, rest = header->value_bytes % STRIPE;
+    begin_widely(&run, instance, offset, header, key);
+    add_widely(&run, (uint8_t *)to, value, whole, NULL);
+    if (rest) {
+        add_part(&run, value + whole * STRIPE, rest);
+        tr_words_write(to + whole * LANES, value + whole * STRIPE, rest);
     }
     return end_widely(&run);
 }
@@ -267,6 +324,11 @@ uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_h
     return sum_copied_plainly(instance, offset, header, key, to, value, next);
 }
 
+uint32_t tr_entry_sum_stored(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
+                             tr_word *to, const void *value) {
+    return (wide ? sum_stored_widely : sum_stored_plainly)(instance, offset, header, key, to, value);
+}
+
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes) {
     uint64_t whole = wide ? bytes / STRIPE : 0;
     if (whole) copy_widely(to, (const uint8_t *)from, whole);
@@ -275,7 +337,7 @@ void tr_copy_out(void *to, const tr_word *from, uint64_t bytes) {
 
 #else
 
-void tr_sum_plainly(int plainly) { (void)plainly; }
+void tr_sum_narrow(int narrower) { (void)narrower; }
 
 uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
                       const void *value) {
@@ -285,6 +347,11 @@ uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
                              const tr_word *value, const void *next) {
     return sum_copied_plainly(instance, offset, header, key, to, value, next);
+}
+
+uint32_t tr_entry_sum_stored(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
+                             tr_word *to, const void *value) {
+    return sum_stored_plainly(instance, offset, header, key, to, value);
 }
 
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes) { tr_words_read(to, from, bytes); }

@@ -22,10 +22,15 @@ uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
                              const tr_word *value, const void *next);
 
+/* The other way: the value is copied from ordinary memory into shared memory, and the sum is of what was stored. */
+uint32_t tr_entry_sum_stored(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
+                             tr_word *to, const void *value);
+
 /* A copy alone. */
 void tr_copy_out(void *to, const tr_word *from, uint64_t bytes);
 
-/* Only for tests: do without wide instructions from now on, or with them again if the processor has any. */
-void tr_sum_plainly(int plainly);
+/* Only for tests: do without the widest instructions that the processor has, or without any wide ones (2), from now
+ * on; 0: with all of them again. */
+void tr_sum_narrow(int narrower);
 
 #endif

@@ -34,9 +34,8 @@ class Head:
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
         self.at_end = False  # the last look was certain that there is no more than it gave
 
-    def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, int, memoryview] | None:
-        """Entries from this one on, of how many of them the data is here, and that data; None: the long way must tell,
-        unless `at_end`."""
+    def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None:
+        """Entries from this one on, and the data of all of them; None: the long way must tell, unless `at_end`."""
         follower, found = self._follower, None
         if follower is not None and follower.holds:
             found = follower.glance(entry, start, bytes_max)
@@ -46,7 +45,7 @@ class Head:
         self.at_end = follower is not None and follower.at_end
         if found is not None and self._grip is not None:
             layers = self._grip[0]
-            layers.bytes_from[layers.nearest] += len(found[0]) + len(found[2])
+            layers.bytes_from[layers.nearest] += len(found[0]) + len(found[1])
         if not self._alone():
             self.rest()
         return found

@@ -187,17 +187,12 @@ class ShardTail:
             return None
         if (found := head.look(self._entry, self._position, bytes_max)) is None:
             return None
-        entries, count, data = found
-        whole = len(entries) == count * ENTRY_BYTES  # nearly always
-        mine = entries if whole else entries[: count * ENTRY_BYTES]
-        batch = Batch(self.stream, self.shard, self._position, mine, data, proven=True)
-        if whole and batch.count == count:
-            self._position, self._entry = batch.end, self._entry + count
-            return batch
-        self._window, self._window_proven = entries, True
+        batch = Batch(self.stream, self.shard, self._position, *found, proven=True)
+        if batch.count * ENTRY_BYTES < len(found[0]):
+            head.at_end = False  # what is wrong with the next one, the long way must tell
         if batch.count == 0:
             return None
-        self._consume(batch.count)
+        self._position, self._entry = batch.end, self._entry + batch.count
         return batch
 
     def _fill(self, view: SegmentView) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.native import crc32c
-from tailrace.native._cell import _sum_plainly, _weaken_hash
+from tailrace.native._cell import _sum_narrow, _weaken_hash
 from tailrace.native.cell import SLAB_BYTES, Cell
 
 from .model import FULL
@@ -38,12 +38,12 @@ def weak_hash(low_mask: int = FULL, high_mask: int = FULL) -> Iterator[None]:
 
 
 @contextmanager
-def plain_sums() -> Iterator[None]:
-    _sum_plainly(True)
+def narrow_sums(narrower: int) -> Iterator[None]:
+    _sum_narrow(narrower)
     try:
         yield
     finally:
-        _sum_plainly()
+        _sum_narrow()
 
 
 def small_cell(path: Path, slabs: int = 16, **more: object) -> Cell:

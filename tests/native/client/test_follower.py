@@ -68,11 +68,10 @@ class Shard:
         found = self.follower.look(self.client, self.client, entry, self.ends[entry], bytes_max, silent_s)
         if found is None:
             return None
-        entries, count, data = found
-        assert (
-            len(entries) == len(self.index) - HEADER_BYTES - entry * ENTRY_BYTES or len(entries) == 16384 * ENTRY_BYTES
-        )
-        return Records("s", 0, self.ends[entry], entries[: count * ENTRY_BYTES], data)
+        entries, data = found
+        records = Records("s", 0, self.ends[entry], entries, data)
+        assert records.count * ENTRY_BYTES == len(entries)
+        return records
 
 
 @pytest.fixture
@@ -193,7 +192,7 @@ def test_what_is_held_is_looked_at_until_its_time_is_over(shard: Shard) -> None:
     shard.follower.hold(shard.client, shard.client, 60.0, 1.0)
     found = shard.follower.glance(0, BASE, 1 << 20)
     assert found is not None
-    assert (found[1], len(found[2])) == (2, 30)
+    assert [len(part) for part in found] == [2 * ENTRY_BYTES, 30]
     assert shard.follower.holds
     assert shard.follower.at_end
     shard.follower.hold(shard.client, shard.client, 0.0, 1.0)
