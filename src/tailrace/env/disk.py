@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from .direct import DirectWrites, pages_of
+
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
@@ -53,8 +55,9 @@ class Disk(Protocol):
         """The first `size` bytes, mapped read-only, while somebody looks at them; None where that cannot be."""
         ...
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of the buffers, one behind the other, from the offset on."""
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
+        """Write all of the buffers, one behind the other, from the offset on. `passing`: nobody will soon read them from
+        here, so that they need not get into the machine's memory of files; free to ignore."""
         ...
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
@@ -112,6 +115,7 @@ class SystemDisk:
 
     def __init__(self) -> None:
         self._identity = Identity(host=_host_id(), boot=_boot_id())
+        self._direct = DirectWrites()
 
     def identity(self) -> Identity:
         return self._identity
@@ -123,6 +127,7 @@ class SystemDisk:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self, handle: int) -> None:
+        self._direct.forget(handle)  # first: the number may be another file's the moment it is free
         os.close(handle)
 
     def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
@@ -137,15 +142,18 @@ class SystemDisk:
     def map(self, handle: int, size: int) -> memoryview | None:
         return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else None
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))
-        while rest:
-            count = os.pwritev(handle, list(islice(rest, _IOV_MAX)), offset)
-            offset += count
-            while rest and count >= len(rest[0]):
-                count -= len(rest.popleft())
-            if count:
-                rest[0] = rest[0][count:]
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
+        if not passing:
+            _write(handle, offset, buffers)
+            return
+        for buffer in buffers:
+            content, written = memoryview(buffer).cast("B"), 0
+            begin, end = pages_of(offset, content)
+            if begin < end:
+                _write(handle, offset, [content[:begin]])
+                written = begin + self._direct.write(handle, offset + begin, content[begin:end])
+            _write(handle, offset + written, [content[written:]])
+            offset += len(content)
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
         if _fallocate is not None and _fallocate(handle, _KEEP_SIZE, begin, end - begin):
@@ -203,6 +211,17 @@ class SystemDisk:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))
+    while rest:
+        count = os.pwritev(handle, list(islice(rest, _IOV_MAX)), offset)
+        offset += count
+        while rest and count >= len(rest[0]):
+            count -= len(rest.popleft())
+        if count:
+            rest[0] = rest[0][count:]
 
 
 def _boot_id() -> bytes:

@@ -50,9 +50,9 @@ class Appender(Protocol):
         """Bytes appended, flushed or not."""
         ...
 
-    def append(self, offset: int, buffers: Sequence[Buffer]) -> int:
+    def append(self, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
         """Append at `offset`, which must be the length; the new length. On an error the length stays as it was, so the
-        same append can be tried again."""
+        same append can be tried again. `passing`: they are read from elsewhere, as those are that are forgotten."""
         ...
 
     def sync(self) -> int:

@@ -355,7 +355,7 @@ class PosixAppender:
     def length(self) -> int:
         return self._length
 
-    def append(self, offset: int, buffers: Sequence[Buffer]) -> int:
+    def append(self, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
         with self._lock:
             self._check_usable()
             if offset != self._length:
@@ -368,7 +368,7 @@ class PosixAppender:
                 self._refuse_if_fenced("append to")
                 if offset >= _RESERVE_FROM and end > self._reserved:
                     self._reserve(offset, end + min(end, _RESERVE_BYTES_MAX))
-                self._disk.write(self._handle, offset, buffers)
+                self._disk.write(self._handle, offset, buffers, passing=passing)
             self._length = end
             return end
 

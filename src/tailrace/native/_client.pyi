@@ -46,6 +46,7 @@ class Couriers:
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
 class Follower:
+    entries_max: int
     @property
     def at_end(self) -> bool: ...
     @property

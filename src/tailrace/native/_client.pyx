@@ -130,7 +130,7 @@ cdef extern from "lengths.h" nogil:
         uint64_t created_us, data_base, index_base
         uint32_t data_chunk_bytes, index_chunk_bytes
         uint64_t data_cached, index_cached, data_durable, index_durable
-    int tr_lengths_newest(const void *raw, size_t count, tr_segment_lengths *newest)
+    int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found, int *newest)
 
 cdef extern from "records.h" nogil:
     enum:
@@ -194,6 +194,7 @@ cdef dict _DELIVERIES = {int(one): one for one in Delivery}
 TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
 KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
 TICKET_BYTES = 32
+cdef uint64_t _UNKNOWN = 0xFFFFFFFFFFFFFFFF
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
     _ENTRIES_FIRST = 1024  # as long as nobody knows how large messages are
@@ -665,12 +666,12 @@ cdef class CellClient:
 
 
 cdef class Follower:
-    """What is new in one segment that is being written, as far as two caches know: the shard's lengths from one, then
-    entries and messages from the other. All of it in one call: whoever slept finds little of itself in the processor's
-    cache, so what counts is how much it touches.
+    """What is new in one segment, as far as two caches know: the shard's lengths from one, then entries and messages from
+    the other. All of it in one call: whoever slept finds little of itself in the processor's cache, so what counts is
+    how much it touches.
 
     `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave. `holds`: it has
-    clients of both caches, and `glance` looks with them.
+    clients of both caches, and `glance` looks with them. `entries_max`: where the segment ends, once that is known.
     """
     cdef CellClient lengths, data
     cdef uint64_t until_ns
@@ -683,6 +684,8 @@ cdef class Follower:
     cdef int64_t raw_count
     cdef int side  # which of the two is what was last said
     cdef bint known
+    cdef int newest
+    cdef public uint64_t entries_max
     cdef tr_segment_lengths told
     cdef uint64_t told_ns
     cdef uint64_t typical_bytes  # of a message, as far as is known
@@ -696,7 +699,7 @@ cdef class Follower:
         if not index_chunk or not data_chunk:
             raise ValueError("chunks of no bytes")
         self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
-        self.raw_count = -1
+        self.raw_count, self.entries_max = -1, _UNKNOWN
 
     def hold(self, CellClient lengths not None, CellClient data not None, double for_s, double deadline_s):
         """Look with these for so long, and as long as they have no trouble. Whoever lent them takes them away again by
@@ -728,6 +731,7 @@ cdef class Follower:
         cdef uint64_t fresh, offset, size, skip, count, length, first, wanted
         cdef int64_t told
         cdef int other = 1 - self.side
+        cdef bint last
         cdef Py_buffer view
         cdef const tr_entry *entries
         self.at_end = False
@@ -736,16 +740,17 @@ cdef class Follower:
             return None
         if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
             self.side, self.raw_count, self.told_ns = other, told, now_ns
-            self.known = tr_lengths_newest(self.raw[other], told, &self.told) and \
-                self.told.created_us == self.created_us and self.told.data_base == self.data_base and \
-                self.told.index_base == self.index_base and self.told.index_chunk_bytes == self.index_chunk and \
-                self.told.data_chunk_bytes == self.data_chunk
+            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.newest) and \
+                self.told.data_base == self.data_base and self.told.index_base == self.index_base and \
+                self.told.index_chunk_bytes == self.index_chunk and self.told.data_chunk_bytes == self.data_chunk
         if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
             return None
         fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES \
             if self.told.index_cached > self.header_bytes else 0
+        last = self.newest and self.entries_max == _UNKNOWN and self.told.index_cached == self.told.index_durable
+        fresh = min(fresh, self.entries_max)
         if fresh <= entry:
-            self.at_end = fresh == entry and self.told.index_cached == self.told.index_durable
+            self.at_end = last and fresh == entry
             return None
         fresh -= entry
         # Of those entries whose messages do not fit, the next look would have to be told: so no more than probably do.
@@ -780,7 +785,7 @@ cdef class Follower:
                 return None
         finally:
             PyBuffer_Release(&view)
-        self.at_end = count == fresh and self.told.index_cached == self.told.index_durable
+        self.at_end = last and count == fresh
         return index, memoryview(window)[skip:skip + size]
 
 

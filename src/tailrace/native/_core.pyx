@@ -16,6 +16,7 @@ from tailrace.errors import Closed
 
 
 cdef extern from "blocks.h":
+    enum: TR_BLOCK_ALIGNMENT
     void *tr_block_take(size_t count, size_t *capacity)
     void tr_block_give(void *block, size_t capacity)
 
@@ -60,6 +61,8 @@ cdef extern from "records.h":
 
 ENTRY_BYTES = TR_ENTRY_BYTES
 KEY_BYTES_MAX = TR_KEY_MAX
+cdef enum:
+    _FILE_BLOCK_BYTES = 512  # the smallest piece of a file that a disk can take by itself
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------------
@@ -67,21 +70,23 @@ KEY_BYTES_MAX = TR_KEY_MAX
 @cython.no_gc
 @cython.final
 cdef class Block:
-    """Memory from the pool, as a buffer of `size` bytes. It goes back to the pool when the last user lets go."""
+    """Memory from the pool, as a buffer of `size` bytes. It goes back to the pool when the last user lets go. Its address
+    is `skip` bytes behind a page's."""
     cdef uint8_t *memory
-    cdef size_t capacity
+    cdef size_t capacity, skip
     cdef readonly Py_ssize_t size
 
-    def __cinit__(self, Py_ssize_t size):
-        if size < 0:
-            raise ValueError(f"a block of {size} bytes")
-        self.memory = <uint8_t *> tr_block_take(size, &self.capacity)
+    def __cinit__(self, Py_ssize_t size, size_t skip=0):
+        if size < 0 or skip >= TR_BLOCK_ALIGNMENT:
+            raise ValueError(f"a block of {size} bytes, {skip} behind a page's")
+        self.memory = <uint8_t *> tr_block_take(size + skip, &self.capacity)
         if self.memory == NULL:
             raise MemoryError(f"no memory for a block of {size} bytes")
-        self.size = size
+        self.memory, self.capacity, self.skip, self.size = self.memory + skip, self.capacity - skip, skip, size
 
     def __dealloc__(self):
-        tr_block_give(self.memory, self.capacity)
+        if self.memory != NULL:
+            tr_block_give(self.memory - self.skip, self.capacity + self.skip)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self.memory, self.size, 0, flags)
@@ -92,7 +97,7 @@ cdef class Block:
 
 cdef Block grown(Block block, size_t needed):
     """A block with the same content and room for `needed` bytes."""
-    cdef Block larger = Block(needed if needed > 2 * block.capacity else 2 * block.capacity)
+    cdef Block larger = Block(max(needed, 2 * (block.capacity + block.skip) - block.skip), block.skip)
     memcpy(larger.memory, block.memory, block.size)
     larger.size = block.size
     return larger
@@ -373,6 +378,7 @@ cdef class _Lane:
     cdef Block entries
     cdef int64_t start
     cdef int64_t time_us
+    cdef int64_t base  # where the file begins that this will be written to, if no other is begun before
 
     cdef int add(self, const uint8_t *key, Py_ssize_t key_count, const uint8_t *value, Py_ssize_t value_count,
                  uint32_t flags, int64_t time_us) except -1:
@@ -428,7 +434,7 @@ cdef class Packer:
                 if not 0 <= position <= 1 << 62:  # far below the end of the numbers, which no shard will reach
                     raise ValueError(f"a shard cannot begin at position {position}")
                 lane = _Lane.__new__(_Lane)
-                lane.start, lane.time_us = position, time_us
+                lane.start, lane.time_us, lane.base = position, time_us, position
                 lane.data, lane.entries = Block(0), Block(0)
             lanes.append(lane)
         own = [lane for lane in lanes if lane is not None]
@@ -597,6 +603,12 @@ cdef class Packer:
             self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
         return self.pending_bytes
 
+    def note_file(self, uint32_t shard, int64_t base):
+        """Where the file begins that a shard's messages are being written to."""
+        cdef _Lane lane = self._lanes[shard]
+        if lane is not None and 0 <= base <= lane.start:
+            lane.base = base
+
     def take(self):
         """Everything pending, as {shard: Packed}; the packer is empty afterwards."""
         cdef _Lane lane
@@ -612,7 +624,9 @@ cdef class Packer:
                 continue
             packed = Packed.__new__(Packed)
             # The next round will be as large as this one: take that much at once. Before the lane changes: it may fail.
-            data, entries = Block(lane.data.size), Block(lane.entries.size)
+            # It lies in memory as it will lie in the file's blocks: then it can be written without being copied before.
+            data = Block(lane.data.size, (lane.start + lane.data.size - lane.base) % _FILE_BLOCK_BYTES)
+            entries = Block(lane.entries.size)
             data.size = entries.size = 0
             packed.start, packed.end = lane.start, lane.start + lane.data.size
             packed.last_time_us = lane.time_us

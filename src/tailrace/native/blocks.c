@@ -17,7 +17,7 @@ void *tr_block_take(size_t count, size_t *capacity) {
         if (++class == CLASSES) return NULL;
     *capacity = (size_t)1 << (SMALLEST + class);
     free_block *block = kept[class];
-    if (!block) return aligned_alloc(64, *capacity);
+    if (!block) return aligned_alloc(TR_BLOCK_ALIGNMENT, *capacity);
     kept[class] = block->next;
     kept_bytes -= *capacity;
     return block;

@@ -9,8 +9,9 @@
 #include <stddef.h>
 
 #define BLOCKS_KEPT ((size_t)256 << 20)
+#define TR_BLOCK_ALIGNMENT 4096 /* the smallest block */
 
-/* A block of at least `count` bytes, aligned to 64; NULL without memory. Its true size goes to *capacity. */
+/* A block of at least `count` bytes, aligned like a page; NULL without memory. Its true size goes to *capacity. */
 void *tr_block_take(size_t count, size_t *capacity);
 void tr_block_give(void *block, size_t capacity);
 

@@ -1,4 +1,4 @@
-/* What the lengths cache says of a shard, as far as whoever stands at its head needs it: of the newest segment alone.
+/* What the lengths cache says of a shard, as far as whoever stands near its head needs it: of one segment.
  * docs/formats/layers.md is the contract; streams/lengths.py writes it and reads all of it.
  */
 #ifndef TAILRACE_LENGTHS_H
@@ -25,7 +25,8 @@ typedef struct __attribute__((packed)) {
     uint64_t data_cached, index_cached, data_durable, index_durable;
 } tr_segment_lengths;
 
-/* The newest segment's, if these bytes are a whole entry of this version; else false. */
-int tr_lengths_newest(const void *raw, size_t count, tr_segment_lengths *newest);
+/* The lengths of the segment that was created then, and whether it is the newest one. False if it is not told of, or
+ * these bytes are no whole entry of this version. */
+int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found, int *newest);
 
 #endif

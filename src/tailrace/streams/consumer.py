@@ -54,7 +54,8 @@ class Consumer:
         while the cluster is ill."""
         self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
-        self._drained = False  # the last batch was all there is
+        self._drained = False  # the last batch was all there is …
+        self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
@@ -79,11 +80,9 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0) -> Batch | None:
         """The next batch; None if none came within the time."""
+        if (batch := self._soon(timeout_s)) is not None:
+            return batch
         deadline_s = self._clock.monotonic_s() + timeout_s
-        if self._drained and timeout_s > 0:
-            self._drained = False
-            if (batch := self._follow_on(timeout_s)) is not None:
-                return batch
         while True:
             if self._stop.is_set():
                 raise Closed("this consumer was closed; open a new one")
@@ -188,18 +187,24 @@ class Consumer:
 
     def _next(self, timeout_s: float) -> Batch | None:
         """What is there; or, for those who would wait next, what comes soon."""
-        if self._drained:
-            self._drained = False
-            if timeout_s > 0 and (batch := self._follow_on(timeout_s)) is not None:
-                return batch
+        if (batch := self._soon(timeout_s)) is not None:
+            return batch
         return self._hand_out() if self._keep_next() else None
 
-    def _follow_on(self, timeout_s: float) -> Batch | None:
-        """Right after a batch that was all there is a look would find nothing: so wait for the next hint, and take what
-        it announces, by the shortest way. Whoever slept finds little of itself in the processor's cache, and there may
-        be hundreds who wake at the same moment. None: nothing came for a while, or the long way must tell."""
-        if self._limit is not None or not self._sleep(min(timeout_s, DELAY_S / 2)):
-            return None
+    def _soon(self, timeout_s: float) -> Batch | None:
+        """What follows the last batch, by the shortest way: whoever slept, or has just read a lot, finds little of itself
+        in the processor's cache, and there may be hundreds who do so at the same moment. None: the long way must tell.
+
+        Right after a batch that was all there is a look would find nothing: so first wait for the next hint."""
+        if self._drained:
+            self._drained = False
+            return self._glance() if timeout_s > 0 and self._sleep(min(timeout_s, DELAY_S / 2)) else None
+        if self._streaming:
+            self._streaming = False
+            return self._glance()
+        return None
+
+    def _glance(self) -> Batch | None:
         batch = None
         with self._reading:
             if self._kept is None and not self._paused and not self._ends:
@@ -209,8 +214,14 @@ class Consumer:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:
             self._quiet_since_s = None
-            self._drained = tail.drained
+            self._note_end(tail)
         return batch
+
+    def _note_end(self, tail: ShardTail) -> None:
+        """Whether the next batch can be had by the shortest way: it looks at nothing but the one shard's cache."""
+        if len(self._tails) == 1 and self._limit is None:
+            self._drained = tail.drained
+            self._streaming = not self._drained and self._moves is None
 
     def _hand_out(self) -> Batch:
         batch, self._kept = self._kept, None
@@ -253,7 +264,7 @@ class Consumer:
                 continue
             if batch is not None:
                 self._quiet_since_s = None
-                self._drained = len(self._turns) == 1 and tail.drained
+                self._note_end(tail)
                 if self._limit:
                     self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
                 return batch

@@ -1,8 +1,7 @@
-"""The quick way to what is new at the head of a shard, where most consumers stand most of the time.
+"""The quick way to what is new near the head of a shard, where most consumers stand most of the time.
 
-It knows one case only: the segment is being written, its producer was heard of lately, and caches have what is new.
-Whatever else may be the case is left to the long way, which asks more and decides the same in this
-one.
+It knows one case only: the segment's producer was heard of lately, and caches have what is next. Whatever else may be
+the case is left to the long way, which asks more and decides the same in this one.
 """
 
 from collections.abc import Callable
@@ -31,8 +30,15 @@ class Head:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
         self._alone = alone
         self._follower: Follower | None = None
+        self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
         self.at_end = False  # the last look was certain that there is no more than it gave
+
+    def end_at(self, entries: int) -> None:
+        """It has a successor, which says how many entries it has: no more than these are its."""
+        self._entries_max = entries
+        if self._follower is not None:
+            self._follower.entries_max = entries
 
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None:
         """Entries from this one on, and the data of all of them; None: the long way must tell, unless `at_end`."""
@@ -80,7 +86,7 @@ class Head:
         if lengths is None:
             return None
         index, data = lengths.index_chunk_bytes, lengths.data_chunk_bytes
-        return Follower(
+        follower = Follower(
             self._lengths_key,
             (self._segment.created_us, self._segment.data_base, self._segment.index_base),
             self._key(self._segment.index_name, index),
@@ -90,3 +96,6 @@ class Head:
             HEADER_BYTES,
             Block,
         )
+        if self._entries_max is not None:
+            follower.entries_max = self._entries_max
+        return follower

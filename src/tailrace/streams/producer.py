@@ -287,7 +287,9 @@ class Producer:
 
     def _append(self, shard: int) -> None:
         packed = self._unflushed[shard]
-        self._logs[shard].append(packed)
+        log = self._logs[shard]
+        log.append(packed)
+        self._packer.note_file(shard, log.file_base)
         with self._counting:
             del self._unflushed[shard]
             self.flushed_count += packed.count

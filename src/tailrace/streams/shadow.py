@@ -1,7 +1,8 @@
 """The producing end of the cache: what was flushed is written to the data cache in bulk, then the lengths are told.
 
-A thread of its own does it, so that a cache that is slow or away costs the producer nothing. Nothing is lost by it
-either: consumers find in the files what they miss. After an outage the cache goes on where the file stands (A42).
+A thread of its own does it, so that a cache that is away costs the producer nothing, and one that is slow next to
+nothing: for one that takes what it gets, a flush waits a moment. Nothing is lost by it: consumers find in the files what
+they miss. After an outage the cache goes on where the file stands (A42).
 """
 
 import threading
@@ -25,6 +26,8 @@ BEAT_S = 0.25  # how often the lengths are told even though nothing changed: who
 _RETRY_S = 1.0  # before a cache that could not be opened is tried again
 _PIECE_BYTES = 1 << 20  # of what is set at once: packed, sent and summed while it is in the processor's cache
 _STEP_BYTES = 8 << 20  # after so much the lengths are told: what lies in the cache untold only pushes out what was told
+_AHEAD_BYTES = 16 << 20  # more than this waits for the cache: then flushes wait for it, too …
+_PATIENCE_S = 0.1  # … each for so long at most
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -94,7 +97,9 @@ class Shadow:
         self._slot = hint_slot(incarnation)
         self._waiting: deque[Appended] = deque()
         self._waiting_bytes = 0
-        self._changing = threading.Condition()
+        self._taking = True  # the cache takes what it gets, as far as is known
+        lock = threading.Lock()
+        self._changing, self._shrinking = threading.Condition(lock), threading.Condition(lock)
         self._closing = False
         self._files: dict[int, _Files] = {}
         self._told: dict[int, ShardLengths] = {}
@@ -104,11 +109,14 @@ class Shadow:
         self._thread.start()
 
     def appended(self, one: Appended) -> None:
-        """Called by whoever flushes, of each shard in order."""
+        """Called by whoever flushes, of each shard in order. Who outruns the cache waits: else what is flushed would be
+        skipped there, and all consumers would be late at once."""
         with self._changing:
             self._waiting.append(one)
             self._waiting_bytes += _size(one)
             self._changing.notify()
+            if self._taking and self._waiting_bytes > _AHEAD_BYTES:
+                self._shrinking.wait_for(lambda: self._waiting_bytes <= _AHEAD_BYTES or not self._taking, _PATIENCE_S)
 
     def close(self) -> None:
         """Write what still waits, and end."""
@@ -118,7 +126,7 @@ class Shadow:
         self._thread.join()
 
     def _run(self) -> None:
-        self._reach()  # before there is anything to write: what comes while it opens would be skipped
+        self._taking = self._reach() is not None  # before there is anything to write: it takes a while to open
         while True:
             with self._changing:
                 if not self._waiting and not self._closing:
@@ -129,7 +137,7 @@ class Shadow:
                 return
             layers = self._layers if closing else self._reach()
             if taken:
-                self._write(layers, taken, behind_bytes)
+                self._taking = self._write(layers, taken, behind_bytes)
             now_s = self._clock.monotonic_s()
             if not taken or now_s >= self._beat_s + BEAT_S:  # a busy shard must not make the others look dead
                 self._beat_s = now_s
@@ -143,6 +151,7 @@ class Shadow:
             taken.append(self._waiting.popleft())
             size += _size(taken[-1])
         self._waiting_bytes -= size
+        self._shrinking.notify_all()
         return taken
 
     def _reach(self) -> Layers | None:
@@ -152,8 +161,8 @@ class Shadow:
                 self._layers = self._open()
         return self._layers
 
-    def _write(self, layers: Layers | None, taken: Sequence[Appended], behind_bytes: int) -> None:
-        """`behind_bytes`: how much waits behind it."""
+    def _write(self, layers: Layers | None, taken: Sequence[Appended], behind_bytes: int) -> bool:
+        """Whether the cache took it. `behind_bytes`: how much waits behind it."""
         chunks: dict[bytes, Buffer] = {}
         touched: set[int] = set()
         behind_bytes += sum(map(_size, taken))
@@ -182,6 +191,7 @@ class Shadow:
         self._tell(layers, {shard: self._told[shard] for shard in touched})
         if self._hints is not None:
             self._hints.raise_(self._slot)
+        return cached
 
     def _set(self, layers: Layers, chunks: dict[bytes, Buffer]) -> bool:
         try:

@@ -91,6 +91,11 @@ class ShardLog:
         self._index_base = self._open.segment.index_base_after(self._open.entries)
         self._tell(self._open, packed)
 
+    @property
+    def file_base(self) -> int:
+        """Where the file begins that is being written to, or the next one will."""
+        return self._open.segment.data_base if self._open is not None else self.position
+
     def outline(self) -> Outline:
         """Where the next segment would begin."""
         self._know_end()
@@ -230,7 +235,7 @@ class _OpenSegment:
     def append(self, packed: Packed | Run) -> None:
         start = packed.start - self.segment.data_base
         if self._data.length == start:  # otherwise an earlier try came further than this
-            self._data.append(start, [memoryview(packed.data)])
+            self._data.append(start, [memoryview(packed.data)], passing=self._cached)
         assert self._data.length == packed.end - self.segment.data_base
         self._flush(self._data)
         offset = entry_offset(self.entries)

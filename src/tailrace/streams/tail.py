@@ -53,7 +53,7 @@ class ShardTail:
         self._segments: list[Segment] = []
         self._listed_s = float("-inf")
         self._view: SegmentView | None = None
-        self._head: Head | None = None  # the quick way, while the open segment is the last one
+        self._head: Head | None = None  # the quick way through the open segment
         self._entry = 0  # the next entry to hand out, in the open segment …
         self._position = 0  # … and where its message begins
         self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
@@ -339,14 +339,17 @@ class ShardTail:
             return False
         self._leave()
         self._view, self._entry, self._position = view, 0, segment.data_base
-        if self._followed is not None and later is None:
+        if self._followed is not None:
             self._head = self._followed.head(segment)
+            self._limit_head()
         return True
 
     def _leave(self) -> None:
         if self._view is not None:
             self._view.close()
-        self._lift_head()
+        if self._head is not None:
+            self._head.close()
+        self._head = None
         self._view, self._window, self._entry = None, memoryview(b""), 0
 
     def rest(self) -> None:
@@ -354,11 +357,12 @@ class ShardTail:
         if self._head is not None:
             self._head.rest()
 
-    def _lift_head(self) -> None:
-        """From here on by the long way."""
-        if self._head is not None:
-            self._head.close()
-        self._head = None
+    def _limit_head(self) -> None:
+        """Where a segment ends is said by its successor, not by whoever wrote it."""
+        if self._head is not None and self._view is not None:
+            later = self._later(self._view.segment)
+            if later is not None:
+                self._head.end_at(self._view.segment.entries_before(later))
 
     def _later(self, segment: Segment) -> Segment | None:
         place = bisect_right(self._segments, segment.created_us, key=lambda other: other.created_us)
@@ -369,8 +373,7 @@ class ShardTail:
         self._listed_s = self._clock.monotonic_s()
         if self._view is not None and self._view.segment not in self._segments:
             self._check_incarnation()  # retention took it, or the stream is gone
-        if self._view is not None and self._later(self._view.segment) is not None:
-            self._lift_head()  # where it ends is said by its successor, not by whoever wrote it
+        self._limit_head()
 
     def _check_incarnation(self) -> None:
         """A position in a stream that was deleted means nothing in one that was made anew under its name. While there

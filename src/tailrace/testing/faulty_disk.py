@@ -71,9 +71,9 @@ def _failing(
     return call
 
 
-def _write_half(disk: Disk, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+def _write_half(disk: Disk, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
     data = b"".join(buffers)
-    disk.write(handle, offset, [data[: len(data) // 2]])
+    disk.write(handle, offset, [data[: len(data) // 2]], passing=passing)
 
 
 class FaultyDisk:

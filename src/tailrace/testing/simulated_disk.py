@@ -133,7 +133,7 @@ class _Calls:
         return content if len(content) == size > 0 else None
 
     @_call
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
         if not self._opened(handle).write:
             raise _error(errno.EBADF)
         if offset < 0:
