@@ -118,7 +118,7 @@ DOORS = {
     "ShardLog ShardStatus ShardTail Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
     "View Watch arrow_schema collect complete_stale cut_positions discard file_ranges find_position newest next_cut "
     "read_arrow read_range verify_shard",
-    "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness",
+    "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness give_way",
     "tailrace.wire": "ByteRange FileBytes FilesPeer FilesService Listing NewestSegment RANGES_MAX READ_BYTES_MAX Reach "
     "ShardSight Sight BLOCK_HASH_BYTES Blocks CheckPeer CheckService HASHED_BYTES_MAX HASHES_MAX Held Holding "
     "block_hash Admit Answer AttachReply Authorize BackendPeer BackendService Batch CopyCall CopyPeer "

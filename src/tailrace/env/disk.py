@@ -56,8 +56,8 @@ class Disk(Protocol):
         ...
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
-        """Write all of the buffers, one behind the other, from the offset on. `passing`: nobody will soon read them from
-        here, so that they need not get into the machine's memory of files; free to ignore."""
+        """Write all of the buffers, one behind the other, from the offset on. `passing`: nobody will soon read them
+        from here, so they need not get into the machine's memory of files; free to ignore."""
         ...
 
     def reserve(self, handle: int, begin: int, end: int) -> None:

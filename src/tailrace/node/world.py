@@ -543,6 +543,8 @@ class World:
             shards = sorted(start) if shards is None else shards
         wanted = self._shards(stream, shards)
         find = partial(self._find_layers, stream_config.cache)
+        if stream_config.cached and not mapped:
+            find()  # now: hundreds who open it when the first message comes would all be late
         known = {} if checkpoint is None else self._checkpoints.load(self._incarnation(stream), checkpoint)
         tails: list[ShardTail] = []
         try:

@@ -192,8 +192,8 @@ class Consumer:
         return self._hand_out() if self._keep_next() else None
 
     def _soon(self, timeout_s: float) -> Batch | None:
-        """What follows the last batch, by the shortest way: whoever slept, or has just read a lot, finds little of itself
-        in the processor's cache, and there may be hundreds who do so at the same moment. None: the long way must tell.
+        """What follows the last batch, by the shortest way: whoever slept, or has just read a lot, finds little of
+        itself in the processor's cache, and hundreds may do so at the same moment. None: the long way must tell.
 
         Right after a batch that was all there is a look would find nothing: so first wait for the next hint."""
         if self._drained:

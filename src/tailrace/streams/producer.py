@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..config import ProducerConfig
-from ..env import Clock, SystemClock
+from ..env import Clock, SystemClock, give_way
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
 from ..native import Packed, Packer
 from .columns import Columns
@@ -230,6 +230,7 @@ class Producer:
     # ---- flushing
 
     def _run(self) -> None:
+        give_way()  # consumers of this host that are at work keep up, and read what is still near the processor
         pause_s = self._config.buffer_s if self._config.buffer_s > 0 else 1.0
         while not self._closed:
             self._clock.wait(self._wake, pause_s)

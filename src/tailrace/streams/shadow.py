@@ -1,8 +1,8 @@
 """The producing end of the cache: what was flushed is written to the data cache in bulk, then the lengths are told.
 
 A thread of its own does it, so that a cache that is away costs the producer nothing, and one that is slow next to
-nothing: for one that takes what it gets, a flush waits a moment. Nothing is lost by it: consumers find in the files what
-they miss. After an outage the cache goes on where the file stands (A42).
+nothing: for one that takes what it gets, a flush waits a moment. Nothing is lost by it: consumers find in the files
+what they miss. After an outage the cache goes on where the file stands (A42).
 """
 
 import threading
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import Buffer
 
-from ..env import Clock
+from ..env import Clock, give_way
 from ..errors import TailraceError
 from ..files.chunks import ChunkedFile, chunk_size_for, file_key
 from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, lengths_key
@@ -126,6 +126,7 @@ class Shadow:
         self._thread.join()
 
     def _run(self) -> None:
+        give_way()
         self._taking = self._reach() is not None  # before there is anything to write: it takes a while to open
         while True:
             with self._changing:

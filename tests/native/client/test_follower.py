@@ -152,9 +152,43 @@ def test_a_large_message_and_a_place_beyond_the_end_are_left_to_others(shard: Sh
 def test_another_segment_or_other_chunks_are_none_of_its_business(shard: Shard, other: SegmentLengths) -> None:
     shard.append([10])
     assert shard.look(0) is not None
-    shard.tell(shard.lengths(), other)
+    shard.tell(other)
     assert shard.look(0) is None
     assert not shard.follower.at_end
+
+
+def test_a_segment_that_has_a_successor_is_followed_to_its_end_and_never_said_to_be_over(shard: Shard) -> None:
+    shard.append([10, 20, 30])
+    later = SegmentLengths(Segment(99, BASE + 60, 240), DATA_CHUNK, INDEX_CHUNK, 9999, 9999, 9999, 9999)
+    shard.tell(shard.lengths(), later)
+    batch = shard.look(0)
+    assert batch is not None
+    assert batch.count == 3
+    assert not shard.follower.at_end
+    assert shard.look(3) is None
+    assert not shard.follower.at_end
+
+
+def test_no_entry_is_taken_beyond_where_a_segment_is_known_to_end(shard: Shard) -> None:
+    shard.append([10, 20, 30])
+    shard.follower.entries_max = 2
+    batch = shard.look(0)
+    assert batch is not None
+    assert batch.count == 2
+    assert not shard.follower.at_end
+    assert shard.look(2) is None
+    assert not shard.follower.at_end
+
+
+def test_after_the_first_look_it_asks_for_as_many_entries_as_fit(shard: Shard) -> None:
+    shard.append([1000] * 100)
+    sizes = []
+    entry = 0
+    while (batch := shard.look(entry, bytes_max=10_500)) is not None:
+        sizes.append(batch.count)
+        entry += batch.count
+    assert sizes == [10] * 10
+    assert shard.follower.at_end
 
 
 def test_silence_makes_it_unsure(shard: Shard) -> None:

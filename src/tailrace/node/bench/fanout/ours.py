@@ -21,6 +21,7 @@ from .message import stamps_in
 TCP, AMBASSADOR = "tcp", "ambassador"
 _HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
 _FIND_S = 30.0
+_FIRST = b"first"  # of every stream
 
 
 class Ours(Contender):
@@ -38,7 +39,7 @@ class Ours(Contender):
         return _Publisher(self._opened(), stream, 0.0 if synced else SYNC_S)
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        return _Subscription(self._opened(), stream, stamped)
+        return _Subscription(self._opened(), stream, stamped, "relaxed")
 
     def close(self) -> None: ...
 
@@ -80,14 +81,7 @@ class Abroad(Ours):
         return _Publisher(self._on(_HOME), stream, 0.0 if synced else SYNC_S)
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        world = self._on(_ABROAD)
-        subscription = _Subscription(world, stream, stamped)
-        end_s = time.monotonic() + _FIND_S
-        while self._brings and (near := world._find_layers()) is not None and near.nearest != AMBASSADOR:
-            if time.monotonic() > end_s:
-                raise PeerFailed(f"{self.name}: no ambassador in {_FIND_S:g} s")
-            time.sleep(0.05)
-        return subscription
+        return _Subscription(self._on(_ABROAD), stream, stamped, AMBASSADOR if self._brings else "relaxed")
 
     def server_pids(self) -> Sequence[int]:
         return [server.pid for server in self._servers]
@@ -105,6 +99,8 @@ class Abroad(Ours):
 class _Publisher(Publisher):
     def __init__(self, world: World, stream: str, buffer_s: float) -> None:
         self._producer = world.producer(stream, buffer_s=buffer_s)
+        self._producer.send(_FIRST)
+        self._producer.flush()
         self._begin = sum(self._producer.positions.values())
         # All others, and whatever threads are not Python's, count as the server. The main thread's number is the
         # process's; Python may still hold that of the process it was forked from.
@@ -122,10 +118,20 @@ class _Publisher(Publisher):
 
 
 class _Subscription(Subscription):
-    def __init__(self, world: World, stream: str, stamped: bool) -> None:
-        self._consumer = world.consumer(stream, start="latest")
+    """It begins when it has found the cache that it is to read, and got one message: then everything is open, as the
+    peers' connections are, and as it is in any world that has run for a while."""
+
+    def __init__(self, world: World, stream: str, stamped: bool, nearest: str) -> None:
+        end_s = time.monotonic() + _FIND_S
+        while (found := world._find_layers()) is None or found.nearest != nearest:
+            if time.monotonic() > end_s:
+                raise PeerFailed(f"{stream}: no cache to read in {_FIND_S:g} s")
+            time.sleep(0.05)
+        self._consumer = world.consumer(stream, start="earliest")
         self._stamped = stamped
-        self._consumer.poll(0.0)  # finds the cache
+        if self._consumer.poll(_FIND_S) is None:
+            raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
+        self._consumer.poll(0.01)
 
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
         batch = self._consumer.poll(timeout_s)
