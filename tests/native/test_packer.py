@@ -1,5 +1,6 @@
 """The packer against its model: whatever comes in, both hold the same bytes; what is refused leaves no trace."""
 
+import ctypes
 import gc
 import struct
 import time
@@ -451,6 +452,24 @@ def test_buffers_grow_and_shrink_with_what_comes():
             assert [message.value for message in records.messages()] == values
             position = packed.end
     assert position == 3000 + 300_000 + 5 + 9 * 3 * 4096
+
+
+def test_messages_lie_in_memory_as_they_will_in_the_blocks_of_their_file():
+    packer, base = Packer([1000], [0], 1 << 20), 1000
+    for number, sizes in enumerate(([10], [511], [700], [9000] * 30, [1])):
+        for size in sizes:
+            packer.add(bytes(size))
+        packed = packer.take()[0]
+        address = ctypes.addressof(ctypes.c_char.from_buffer(packed.data))
+        assert (address - (packed.start - base)) % 512 == 0
+        if number == 2:  # another file was begun with what comes next
+            base = packed.end
+            packer.note_file(0, base)
+            packer.add(b"still as in the file before")
+            packer.take()
+    packer.note_file(0, 1 << 60)  # none that could be: ignored
+    packer.add(b"x")
+    assert packer.take()[0].start == packed.end
 
 
 def test_what_was_taken_stays_as_it_was():

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
+from conftest import wait_until
 from tailrace.config import ConsumerConfig
 from tailrace.env import SystemClock
-from tailrace.errors import FileProblem
+from tailrace.errors import CacheUnavailable, FileProblem
 from tailrace.files import FileLength
 from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
@@ -637,34 +638,43 @@ def test_a_busy_shard_does_not_make_the_others_look_dead():
         def __exit__(self, *_: object) -> None:
             pass
 
-    shadow._changing = Feed()  # type: ignore[assignment]
+        def notify_all(self) -> None:
+            pass
+
+    shadow._changing = shadow._shrinking = Feed()  # type: ignore[assignment]
     shadow._run()
     assert heard.keys.count(lengths_key("incarnation", 0)) > 100
     assert 8 <= heard.keys.count(lengths_key("incarnation", 1)) <= 13
 
 
-def test_what_waits_is_told_step_by_step_and_nothing_is_skipped_while_the_cache_opens():
+def flushed(count: int) -> list[Appended]:
+    """What a producer flushes, 3 MiB at a time."""
     told: list[Appended] = []
     world = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config(file_bytes=1 << 30))
     log = ShardLog(world.files, world.clock, STREAM, 0, world.config, on_append=told.append)
     packer = Packer([0], [0], 4 << 20)
-    for _ in range(6):
+    for _ in range(count):
         packer.add(bytes(3 << 20), shard=0, time_us=1)
         log.append(packer.take()[0])
+    return told
+
+
+def test_what_waits_is_told_step_by_step_and_nothing_is_skipped_while_the_cache_opens():
+    told = flushed(6)
     opened, steps = threading.Event(), [0]
 
     class Data:
         def set_many(self, items: Any) -> None:
             steps[-1] += sum(len(memoryview(value)) for value in dict(items).values())
 
-    class Lengths:
+    class Steps:
         def set_many(self, items: Any) -> None:
             if steps[-1]:
                 steps.append(0)
 
     def opening() -> Layers:
         assert opened.wait(10)
-        return Layers(Data(), Lengths())  # type: ignore[arg-type]
+        return Layers(Data(), Steps())  # type: ignore[arg-type]
 
     shadow = Shadow(opening, None, "incarnation", STREAM, SystemClock())
     for one in told:
@@ -675,3 +685,40 @@ def test_what_waits_is_told_step_by_step_and_nothing_is_skipped_while_the_cache_
     assert sum(steps) >= 6 * (3 << 20)
     assert len([size for size in steps if size]) >= 3
     assert max(steps) < 8 << 20
+
+
+def is_waited_for(shadow: Shadow) -> bool:
+    return bool(shadow._shrinking._waiters)  # type: ignore[attr-defined]
+
+
+def test_who_outruns_a_cache_that_takes_all_waits_for_it_and_nothing_is_skipped():
+    """40 times 3 MiB are twice what may wait before the oldest is skipped."""
+    over, made = threading.Event(), []
+
+    class TakesWhenWaitedFor:
+        def set_many(self, items: Any) -> None:
+            wait_until(lambda: over.is_set() or is_waited_for(made[0]), "somebody waits for the cache")
+
+    layers = Layers(TakesWhenWaitedFor(), Heard())  # type: ignore[arg-type]
+    made.append(shadow := Shadow(lambda: layers, None, "incarnation", STREAM, SystemClock()))
+    for one in flushed(40):
+        shadow.appended(one)
+    over.set()
+    shadow.close()
+    assert shadow.skipped_bytes == 0
+
+
+def test_nobody_waits_for_a_cache_that_takes_nothing():
+    class Away:
+        def set_many(self, items: Any) -> None:
+            raise CacheUnavailable("away")
+
+    shadow = Shadow(lambda: Layers(Away(), Heard()), None, "incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    first, *others = flushed(40)
+    shadow.appended(first)
+    wait_until(lambda: not shadow._taking, "the cache is known to be away")
+    shadow._shrinking.wait_for = None  # type: ignore[method-assign, assignment]  # whoever waited would fail
+    for one in others:
+        shadow.appended(one)
+    shadow.close()
+    assert shadow.skipped_bytes >= 40 * (3 << 20)
