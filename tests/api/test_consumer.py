@@ -457,3 +457,22 @@ def test_damage_at_the_very_end_is_met_after_all_that_is_good(world: tailrace.Wo
             world.producer("s")
     path.write_bytes(good)
     assert len(values(world.consumer("s", start="earliest", follow=False))) == 3
+
+
+def test_a_poll_in_vain_takes_as_long_as_it_is_told(world: tailrace.World) -> None:
+    """Also right after a batch that was all there is: what it slept then is part of the time."""
+    with world.producer("s") as producer, world.consumer("s", start="earliest") as consumer:
+        for _ in range(3):
+            producer.send(b"a message")
+            producer.flush()
+            assert consumer.poll(30.0) is not None
+        slept = []
+        sleep = consumer._sleep
+
+        def noting(timeout_s: float) -> bool | None:
+            slept.append(timeout_s)
+            return sleep(timeout_s)
+
+        consumer._sleep = noting  # type: ignore[method-assign]
+        assert consumer.poll(0.4) is None
+        assert sum(slept) < 0.5

@@ -310,6 +310,7 @@ class DurableFile:
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.reads: list[tuple[int, int]] = []
+        self.expected: list[tuple[int, int]] = []
 
     def length(self) -> FileLength:
         return FileLength(len(self.content), len(self.content), appending=True)
@@ -319,6 +320,9 @@ class DurableFile:
         found = self.content[offset : offset + len(buffer)]
         buffer[: len(found)] = found
         return len(found)
+
+    def expect(self, offset: int, size: int) -> None:
+        self.expected.append((offset, size))
 
     def mapped(self, offset: int, size: int) -> None:
         return None
@@ -722,3 +726,34 @@ def test_nobody_waits_for_a_cache_that_takes_nothing():
         shadow.appended(one)
     shadow.close()
     assert shadow.skipped_bytes >= 40 * (3 << 20)
+
+
+def test_a_cache_that_is_too_slow_is_waited_for_once_and_then_only_when_it_has_caught_up():
+    going, waits = threading.Event(), []
+
+    class Hangs:
+        def set_many(self, items: Any) -> None:
+            assert going.wait(60)
+
+    shadow = Shadow(lambda: Layers(Hangs(), Heard()), None, "incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    wait_for = shadow._shrinking.wait_for
+
+    def counted(*of: Any) -> bool:
+        waits.append(of)
+        return wait_for(*of)
+
+    shadow._shrinking.wait_for = counted  # type: ignore[method-assign]
+    told = flushed(22)
+    shadow.appended(told[0])
+    wait_until(lambda: not shadow._waiting, "the cache hangs with the first of them")
+    for one in told[1:20]:  # 60 MiB in all: none of it is skipped
+        shadow.appended(one)
+    assert len(waits) == 1
+    going.set()
+    wait_until(lambda: not shadow._waiting, "all is in the cache")
+    for one in told[20:]:
+        shadow.appended(one)
+    assert shadow._is_welcome()
+    assert shadow._patient
+    shadow.close()
+    assert shadow.skipped_bytes == 0

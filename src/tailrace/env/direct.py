@@ -2,7 +2,7 @@
 
 The disk takes whole pages of a file, out of memory whose address has the same remainder as the place in the file. What
 lies before and behind those pages, or elsewhere in memory, has to go the usual way. The two never touch one page in one
-write, so neither waits for the other.
+write (where pages have 4 KiB), so neither waits for the other.
 """
 
 import ctypes

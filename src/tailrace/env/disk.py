@@ -75,6 +75,11 @@ class Disk(Protocol):
         """Nobody will soon read these bytes, which are synced: they need not stay in memory."""
         ...
 
+    def expect(self, handle: int, begin: int, end: int) -> None:
+        """Whoever has this handle reads these bytes next: bring them meanwhile, and none behind them. Free to do
+        nothing."""
+        ...
+
     def size(self, handle: int) -> int: ...
 
     def linked(self, handle: int) -> bool:
@@ -167,6 +172,10 @@ class SystemDisk:
 
     def forget(self, handle: int, begin: int, end: int) -> None:
         os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)
+
+    def expect(self, handle: int, begin: int, end: int) -> None:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # or the kernel reads ahead on its own, many times as much
+        os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_WILLNEED)
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size

@@ -83,6 +83,10 @@ class View(Protocol):
         """Fill the buffer; how many bytes were there. Fewer than asked means: not yet."""
         ...
 
+    def expect(self, offset: int, size: int) -> None:
+        """These bytes are read next, and perhaps none behind them. Free to do nothing."""
+        ...
+
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """These bytes without a copy, or None where that cannot be: then read. If the disk fails under a mapping, or
         somebody truncates the file, the operating system ends the process (SIGBUS) instead of reporting an error."""

@@ -31,6 +31,9 @@ _FORGET_BYTES = 4 << 20  # at least this much in one call
 # of its work, and files that stay small take no more than they need.
 _RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
+_TURN_BYTES = (
+    4 << 20
+)  # what passes memory by waits for the disk: of so much at a time, whoever wants the fence can have it
 
 
 class PosixFiles:
@@ -364,11 +367,13 @@ class PosixAppender:
                     "for the length and append what is missing"
                 )
             end = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
-            with explained("append to", self._path), self._fence.locked():
-                self._refuse_if_fenced("append to")
-                if offset >= _RESERVE_FROM and end > self._reserved:
-                    self._reserve(offset, end + min(end, _RESERVE_BYTES_MAX))
-                self._disk.write(self._handle, offset, buffers, passing=passing)
+            with explained("append to", self._path):
+                for at, part in _turns(offset, buffers) if passing else [(offset, buffers)]:
+                    with self._fence.locked():
+                        self._refuse_if_fenced("append to")
+                        if at >= _RESERVE_FROM and end > self._reserved:
+                            self._reserve(at, end + min(end, _RESERVE_BYTES_MAX))
+                        self._disk.write(self._handle, at, part, passing=passing)
             self._length = end
             return end
 
@@ -497,6 +502,11 @@ class PosixView:
         with explained("read", self._path):
             return self._disk.read_into(self._handle, offset, buffer)
 
+    def expect(self, offset: int, size: int) -> None:
+        self._check_open()
+        with suppress(OSError):  # then they come when they are read
+            self._disk.expect(self._handle, offset, offset + size)
+
     def mapped(self, offset: int, size: int) -> memoryview | None:
         self._check_open()
         if self._map is None or len(self._map) < offset + size:  # it has grown; an older map lives on with its users
@@ -525,6 +535,16 @@ class PosixView:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the view of {self._path} was closed; open it again")
+
+
+def _turns(offset: int, buffers: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[Buffer]]]:
+    """(where, what), cut where the file's large blocks are."""
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        while len(view):
+            part = view[: _TURN_BYTES - offset % _TURN_BYTES]
+            yield offset, [part]
+            offset, view = offset + len(part), view[len(part) :]
 
 
 def _fence_of(full: str) -> str:

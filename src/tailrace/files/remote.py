@@ -278,6 +278,9 @@ class RemoteView:
         self._read_to = offset + done
         return done
 
+    def expect(self, offset: int, size: int) -> None:
+        pass  # what is read comes with some of what follows
+
     def mapped(self, offset: int, size: int) -> memoryview | None:
         return None
 

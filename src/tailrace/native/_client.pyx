@@ -130,7 +130,8 @@ cdef extern from "lengths.h" nogil:
         uint64_t created_us, data_base, index_base
         uint32_t data_chunk_bytes, index_chunk_bytes
         uint64_t data_cached, index_cached, data_durable, index_durable
-    int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found, int *newest)
+    int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found,
+                      uint64_t *index_end)
 
 cdef extern from "records.h" nogil:
     enum:
@@ -684,7 +685,7 @@ cdef class Follower:
     cdef int64_t raw_count
     cdef int side  # which of the two is what was last said
     cdef bint known
-    cdef int newest
+    cdef uint64_t index_end  # where its successor begins, as the lengths say
     cdef public uint64_t entries_max
     cdef tr_segment_lengths told
     cdef uint64_t told_ns
@@ -740,14 +741,18 @@ cdef class Follower:
             return None
         if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
             self.side, self.raw_count, self.told_ns = other, told, now_ns
-            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.newest) and \
+            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.index_end) and \
                 self.told.data_base == self.data_base and self.told.index_base == self.index_base and \
                 self.told.index_chunk_bytes == self.index_chunk and self.told.data_chunk_bytes == self.data_chunk
         if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
             return None
         fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES \
             if self.told.index_cached > self.header_bytes else 0
-        last = self.newest and self.entries_max == _UNKNOWN and self.told.index_cached == self.told.index_durable
+        last = self.index_end == _UNKNOWN and self.entries_max == _UNKNOWN and \
+            self.told.index_cached == self.told.index_durable
+        if self.index_end != _UNKNOWN:  # where a segment ends is said by its successor, not by whoever wrote it
+            offset = self.index_base + self.header_bytes
+            fresh = min(fresh, (self.index_end - offset) // TR_ENTRY_BYTES if self.index_end > offset else 0)
         fresh = min(fresh, self.entries_max)
         if fresh <= entry:
             self.at_end = last and fresh == entry

@@ -103,7 +103,7 @@ static int widest, wide;
 
 __attribute__((constructor)) static void prepare(void) {
     __builtin_cpu_init();
-    wide = widest = __builtin_cpu_supports("avx512f") ? WHOLE : __builtin_cpu_supports("avx2") ? HALVES : PLAIN;
+    wide = widest = !__builtin_cpu_supports("avx2") ? PLAIN : __builtin_cpu_supports("avx512f") ? WHOLE : HALVES;
 }
 
 void tr_sum_narrow(int narrower) { wide = widest > narrower ? widest - narrower : PLAIN; }

@@ -22,7 +22,7 @@ uint32_t tr_entry_sum(uint64_t instance, uint64_t offset, const tr_data_header *
 uint32_t tr_entry_sum_copied(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key, void *to,
                              const tr_word *value, const void *next);
 
-/* The other way: the value is copied from ordinary memory into shared memory, and the sum is of what was stored. */
+/* The other way: the value, which nobody changes meanwhile, is copied from ordinary memory into shared memory. */
 uint32_t tr_entry_sum_stored(uint64_t instance, uint64_t offset, const tr_data_header *header, tr_slice key,
                              tr_word *to, const void *value);
 

@@ -25,8 +25,8 @@ typedef struct __attribute__((packed)) {
     uint64_t data_cached, index_cached, data_durable, index_durable;
 } tr_segment_lengths;
 
-/* The lengths of the segment that was created then, and whether it is the newest one. False if it is not told of, or
- * these bytes are no whole entry of this version. */
-int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found, int *newest);
+/* The lengths of the segment that was created then, and where the index of its successor begins: UINT64_MAX for the
+ * newest one. False if it is not told of, or these bytes are no whole entry of this version. */
+int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found, uint64_t *index_end);
 
 #endif

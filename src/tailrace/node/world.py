@@ -218,6 +218,7 @@ class World:
                     config,
                     lambda shard: self._trim(stream, shard),
                     shadow.appended if shadow else lambda appended: None,
+                    lambda: config.cached and shadow is not None and shadow.taking,
                 )
             if (hints := self._hints()) is not None:
                 hints.raise_(CATALOG_SLOT)

@@ -80,9 +80,9 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0) -> Batch | None:
         """The next batch; None if none came within the time."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
         if (batch := self._soon(timeout_s)) is not None:
             return batch
-        deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
             if self._stop.is_set():
                 raise Closed("this consumer was closed; open a new one")
@@ -304,6 +304,7 @@ class Consumer:
             if self._kept is not None:  # give it back, so that every shard stands where it was handed out to
                 self._tails[self._kept.stream, self._kept.shard].seek(self._kept.start)
                 self._kept = None
+            self._drained = self._streaming = False
             for place in places:
                 self._tails[place].seek(start)
 

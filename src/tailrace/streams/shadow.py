@@ -27,7 +27,7 @@ _RETRY_S = 1.0  # before a cache that could not be opened is tried again
 _PIECE_BYTES = 1 << 20  # of what is set at once: packed, sent and summed while it is in the processor's cache
 _STEP_BYTES = 8 << 20  # after so much the lengths are told: what lies in the cache untold only pushes out what was told
 _AHEAD_BYTES = 16 << 20  # more than this waits for the cache: then flushes wait for it, too …
-_PATIENCE_S = 0.1  # … each for so long at most
+_PATIENCE_S = 0.1  # … for so long; if that was not enough, they go on, until less waits
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -97,7 +97,8 @@ class Shadow:
         self._slot = hint_slot(incarnation)
         self._waiting: deque[Appended] = deque()
         self._waiting_bytes = 0
-        self._taking = True  # the cache takes what it gets, as far as is known
+        self._taking = True  # the cache takes what it gets, as far as is known …
+        self._patient = True  # … and soon enough
         lock = threading.Lock()
         self._changing, self._shrinking = threading.Condition(lock), threading.Condition(lock)
         self._closing = False
@@ -115,8 +116,17 @@ class Shadow:
             self._waiting.append(one)
             self._waiting_bytes += _size(one)
             self._changing.notify()
-            if self._taking and self._waiting_bytes > _AHEAD_BYTES:
-                self._shrinking.wait_for(lambda: self._waiting_bytes <= _AHEAD_BYTES or not self._taking, _PATIENCE_S)
+            if not self._is_welcome() and not self._shrinking.wait_for(self._is_welcome, _PATIENCE_S):
+                self._patient = False
+
+    def _is_welcome(self) -> bool:
+        """Whether a flush may go on: there is room, or nothing to wait for."""
+        return self._waiting_bytes <= _AHEAD_BYTES or not (self._taking and self._patient)
+
+    @property
+    def taking(self) -> bool:
+        """Whether what is flushed comes to the cache, as far as is known."""
+        return self._taking
 
     def close(self) -> None:
         """Write what still waits, and end."""
@@ -152,6 +162,7 @@ class Shadow:
             taken.append(self._waiting.popleft())
             size += _size(taken[-1])
         self._waiting_bytes -= size
+        self._patient |= self._waiting_bytes <= _AHEAD_BYTES
         self._shrinking.notify_all()
         return taken
 

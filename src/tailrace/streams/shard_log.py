@@ -45,12 +45,14 @@ class ShardLog:
         config: StreamConfig,
         on_roll: Callable[[int], object] = lambda shard: None,
         on_append: Callable[[Appended], object] = lambda appended: None,
+        passing: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_roll` is called with the shard when a new segment has begun: the moment to collect old ones. `on_append`
-        is told what has become durable."""
+        is told what has become durable. `passing`: whether it is read from elsewhere, so that it need not stay in
+        memory."""
         self.stream, self.shard = stream, shard
         self._files, self._clock, self._config = files, clock, config
-        self._on_roll, self._on_append = on_roll, on_append
+        self._on_roll, self._on_append, self._passing = on_roll, on_append, passing
         self._folder = shard_folder(stream, shard)
         self._claim: Claim = files.claim(self._folder)
         self._unsettled = list(self._claim.revoked)  # files that nobody appends to any more, but whose fences stand
@@ -80,7 +82,7 @@ class ShardLog:
             self._roll()
         assert self._open is not None
         try:
-            self._open.append(packed)
+            self._open.append(packed, self._passing())
         except BaseException as problem:  # an interrupt may come between any two steps
             if self._open.broken or not isinstance(problem, FileProblem):
                 self._abandon(self._open)
@@ -232,10 +234,10 @@ class _OpenSegment:
             undo.pop_all()
         return cls(segment, header.encode(), data, index, cached)
 
-    def append(self, packed: Packed | Run) -> None:
+    def append(self, packed: Packed | Run, passing: bool) -> None:
         start = packed.start - self.segment.data_base
         if self._data.length == start:  # otherwise an earlier try came further than this
-            self._data.append(start, [memoryview(packed.data)], passing=self._cached)
+            self._data.append(start, [memoryview(packed.data)], passing=passing)
         assert self._data.length == packed.end - self.segment.data_base
         self._flush(self._data)
         offset = entry_offset(self.entries)

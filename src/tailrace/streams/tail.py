@@ -361,7 +361,8 @@ class ShardTail:
         """Where a segment ends is said by its successor, not by whoever wrote it."""
         if self._head is not None and self._view is not None:
             later = self._later(self._view.segment)
-            if later is not None:
+            # If retention took it, and perhaps the one that says where it ends, what is left says nothing of it.
+            if later is not None and self._view.segment in self._segments:
                 self._head.end_at(self._view.segment.entries_before(later))
 
     def _later(self, segment: Segment) -> Segment | None:

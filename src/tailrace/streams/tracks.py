@@ -21,6 +21,7 @@ DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn
 SILENT_S = 1.0  # without a word from the producer, the file itself is asked
 _ASK_S = 0.05  # how often, at most, while the lengths cache does not help
 _NEAR_BYTES = 4 << 20  # so close to the head a late consumer tries the cache each time
+_AHEAD_BYTES = 1 << 20  # of a file that are brought while the last ones are dealt with: hundreds may be late together
 _READS_BLIND_MAX = 15  # of the file, before a late consumer tries the cache again, however far from the head
 
 
@@ -55,8 +56,8 @@ class DurableTrack:
         block = memoryview(Block(size))
         return block[: self._view.read_into(offset, block)]
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        return self._view.read_into(offset, buffer)
+    def expect(self, offset: int, size: int) -> None:
+        self._view.expect(offset, size)
 
     def close(self) -> None:
         self._view.close()
@@ -138,6 +139,7 @@ class LayeredTrack:
 
     def _from_file(self, layers: Layers, offset: int, size: int) -> memoryview:
         window = self._durable.read(offset, size)
+        self._durable.expect(offset + size, max(size, _AHEAD_BYTES))
         layers.bytes_from["durable"] += len(window)
         return window
 

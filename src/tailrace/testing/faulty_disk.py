@@ -130,6 +130,7 @@ class FaultyDisk:
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
     forget = _failing(Disk.forget)
+    expect = _failing(Disk.expect)
     size = _failing(Disk.size)
     linked = _failing(Disk.linked)
     try_lock = _failing(Disk.try_lock)

@@ -159,13 +159,24 @@ def test_another_segment_or_other_chunks_are_none_of_its_business(shard: Shard, 
 
 def test_a_segment_that_has_a_successor_is_followed_to_its_end_and_never_said_to_be_over(shard: Shard) -> None:
     shard.append([10, 20, 30])
-    later = SegmentLengths(Segment(99, BASE + 60, 240), DATA_CHUNK, INDEX_CHUNK, 9999, 9999, 9999, 9999)
-    shard.tell(shard.lengths(), later)
+    later = Segment(99, BASE + 60, SEGMENT.index_base_after(3))
+    shard.tell(shard.lengths(), SegmentLengths(later, DATA_CHUNK, INDEX_CHUNK, 9999, 9999, 9999, 9999))
     batch = shard.look(0)
     assert batch is not None
     assert batch.count == 3
     assert not shard.follower.at_end
     assert shard.look(3) is None
+    assert not shard.follower.at_end
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2])
+def test_no_entry_is_taken_beyond_where_the_successor_begins(shard: Shard, entries: int) -> None:
+    """The lengths of a segment may say more: what lies behind the cut was never acknowledged."""
+    shard.append([10, 20, 30])
+    later = Segment(99, BASE + 60, SEGMENT.index_base_after(entries) if entries else SEGMENT.index_base)
+    shard.tell(shard.lengths(), SegmentLengths(later, DATA_CHUNK, INDEX_CHUNK, 9999, 9999, 9999, 9999))
+    batch = shard.look(0)
+    assert (0 if batch is None else batch.count) == entries
     assert not shard.follower.at_end
 
 
