@@ -35,9 +35,8 @@ class DirectWrites:
                 done += count
                 if not count or done % _PAGE_BYTES:
                     break
-        except (
-            OSError
-        ):  # what this file system wants is not what we do; or there is no room, as the usual way will tell
+        except OSError:
+            # The file system wants something else than we do; or the disk is full or bad, as the usual way will tell.
             self.forget(handle)
             self._handles[handle] = _NEVER
         return done

@@ -31,9 +31,8 @@ _FORGET_BYTES = 4 << 20  # at least this much in one call
 # of its work, and files that stay small take no more than they need.
 _RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
-_TURN_BYTES = (
-    4 << 20
-)  # what passes memory by waits for the disk: of so much at a time, whoever wants the fence can have it
+# What passes memory by waits for the disk with the fence locked: behind so much, whoever wants the fence can have it.
+_TURN_BYTES = 4 << 20
 
 
 class PosixFiles:
