@@ -13,7 +13,7 @@
 void *tr_block_take(size_t count, size_t *capacity) {
     void *block = NULL;
     *capacity = count;
-    return posix_memalign(&block, 64, count) ? NULL : block;
+    return posix_memalign(&block, TR_BLOCK_ALIGNMENT, count) ? NULL : block;
 }
 
 void tr_block_give(void *block, size_t capacity) {
