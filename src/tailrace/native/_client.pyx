@@ -758,7 +758,7 @@ cdef class Follower:
             self.at_end = last and fresh == entry
             return None
         fresh -= entry
-        # Of those entries whose messages do not fit, the next look would have to be told: so no more than probably do.
+        # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
         wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
         count = min(fresh, min(wanted, <uint64_t> _ENTRIES_MAX))
         offset, size = self.header_bytes + entry * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES
