@@ -66,6 +66,7 @@ class StreamConfig:
     cached: bool = True  # hot bytes lie in a cache beside the files …
     cache: str = "tailrace-data"  # … this one: a stream with its own cannot be pushed out by others
     chunk_bytes: int | None = None  # of the cache; None: chosen by how much a flush brings
+    in_place_bytes: int = 256 * MIB  # of each shard's newest messages, where consumers of the producer's host read them
     retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
@@ -82,6 +83,9 @@ class StreamConfig:
             "chunk_bytes",
             self.chunk_bytes,
             f"1024 to {128 * KIB}, or leave it out",
+        )
+        _require(
+            0 <= self.in_place_bytes <= GIB, "in_place_bytes", self.in_place_bytes, f"0 (nothing is read in place) to {GIB}"
         )
         _require(1 <= self.message_bytes_max <= GIB, "message_bytes_max", self.message_bytes_max, f"1 to {GIB}")
 
@@ -116,6 +120,7 @@ class ConsumerConfig:
     poll_s: float = 0.005  # how soon a waiting consumer looks again
     bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
     mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
+    in_place: bool = True  # read what a producer of this host has in memory where it lies
     moves: bool = True  # in a world of clusters: read in a near one while this one is ill
 
     def __post_init__(self) -> None:

@@ -13,10 +13,12 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.cache import Cache
-from tailrace.config import DATA_CACHE, LENGTHS_CACHE, WorldConfig
+from tailrace.config import DATA_CACHE, LENGTHS_CACHE, ConsumerConfig, WorldConfig
 from tailrace.errors import CacheUnavailable, ConfigError
 from tailrace.node.hosts import cell_folder, world_folder
 from tailrace.streams import Layers
+
+THROUGH_THE_CACHE = WorldConfig(consumer=ConsumerConfig(in_place=False))
 
 
 @pytest.fixture
@@ -27,8 +29,9 @@ def world(tmp_path: Path) -> Iterator[tailrace.World]:
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[tailrace.World]:
-    """What another process would have: it shares nothing with the producer's world but the folder and the host."""
-    with tailrace.open(tmp_path) as opened:
+    """What another process would have: it shares nothing with the producer's world but the folder and the host, and not
+    even the memory that its producer packs messages in. That would be read first, and this is about what comes then."""
+    with tailrace.open(tmp_path, config=THROUGH_THE_CACHE) as opened:
         yield opened
 
 
@@ -213,7 +216,7 @@ def test_who_lags_reads_files_and_comes_back_to_the_cache(tmp_path: Path) -> Non
     small = WorldConfig(caches={DATA_CACHE: tailrace.CacheConfig(memory_bytes=1 << 20, ttl_s=60.0)})
     with (
         tailrace.open(tmp_path, config=small) as world,
-        tailrace.open(tmp_path) as beside,
+        tailrace.open(tmp_path, config=THROUGH_THE_CACHE) as beside,
         world.producer("s") as producer,
     ):
         sent = [b"%06d" % number + bytes(10_000) for number in range(1500)]
@@ -269,7 +272,7 @@ def test_a_stream_with_a_cache_of_its_own_is_not_pushed_out_by_others(tmp_path: 
     tiny = tailrace.CacheConfig(memory_bytes=1 << 20, ttl_s=60.0)
     with (
         tailrace.open(tmp_path, config=WorldConfig(caches={DATA_CACHE: tiny, "ticks-data": tiny})) as world,
-        tailrace.open(tmp_path) as beside,
+        tailrace.open(tmp_path, config=THROUGH_THE_CACHE) as beside,
     ):
         world.create_stream("ticks", cache="ticks-data")
         with world.producer("ticks") as ticks, world.producer("loud") as loud:

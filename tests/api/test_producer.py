@@ -287,7 +287,7 @@ def test_appending_what_is_there_already_changes_nothing(world: tailrace.World) 
     producer.send(b"once")
     taken = producer._packer.take()
     for _ in range(3):
-        producer._logs[0].append(taken[0])
+        producer._logs[0].append(taken[0][0])
     producer.send(b"twice")
     producer.close()
     assert [value for _, _, value in rows(world)] == [b"once", b"twice"]

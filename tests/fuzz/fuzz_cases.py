@@ -14,7 +14,7 @@ from random import Random
 from fuzz_inputs import FENCE, HEADER, NAMES, U64_MAX, Columns, Records, Row, column, forge, pack
 
 from native import model
-from native.buffers import tight
+from native.buffers import tight, whole
 from tailrace import native
 from tailrace.files.fence import FenceRecord
 from tailrace.model import MessageFile
@@ -200,7 +200,7 @@ def read_columns(given: Columns, shard: int | None) -> None:
     else:
         packer.add_columns(*buffers, given.first, given.count, shard, 2)
     check(packer.pending_bytes == other.pending_bytes, "pending_bytes")
-    taken, expected = packer.take(), other.take()
+    taken, expected = whole(packer.take()), other.take()
     check(taken.keys() == expected.keys(), "shards")
     for number, packed in taken.items():
         one = expected[number]

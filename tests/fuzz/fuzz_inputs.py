@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from native import model
+from native.buffers import whole
 from tailrace.env import Identity
 from tailrace.files.fence import FenceRecord, State
 from tailrace.native import Packer
@@ -93,7 +94,7 @@ def pack(rows: list[Row], start: int, time_us: int = 1000) -> Records:
     packer = Packer([start], [0], 1 << 20)
     for number, (key, value) in enumerate(rows):
         packer.add(value, key, 0, time_us + number)
-    packed = packer.take().get(0)
+    packed = whole(packer.take()).get(0)
     return Records(start, bytes(packed.entries), bytes(packed.data)) if packed else Records(start, b"", b"")
 
 

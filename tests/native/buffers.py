@@ -11,3 +11,9 @@ def tight(content: bytes) -> ctypes.Array:
 
 def address_of(buffer: object) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def whole(taken: dict) -> dict:
+    """What a packer gave, by shard: where there are no sheets, it is one part for each."""
+    assert all(len(parts) == 1 for parts in taken.values()), taken
+    return {shard: parts[0] for shard, parts in taken.items()}

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from tailrace.native import Message, Packer
 
+from .buffers import whole
+
 # A machine under load, or a sanitizer, may take its time over one example.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -40,7 +42,7 @@ def sample_of(rows: list[tuple[bytes | None, bytes | None]], times: list[int], s
         time_us = max(time_us, stamp)
         messages.append(Message(stream=STREAM, shard=3, position=position, timestamp_us=time_us, key=key, value=value))
         position += max(1, len(key or b"") + len(value or b""))
-    packed = packer.take().get(0)
+    packed = whole(packer.take()).get(0)
     if packed is None:
         return Sample(start, b"", b"", ())
     return Sample(start, bytes(packed.entries), bytes(packed.data), tuple(messages))

@@ -26,7 +26,7 @@ from tailrace.native import (
 from tailrace.streams import Batch, arrow_schema
 
 from . import model
-from .buffers import tight
+from .buffers import tight, whole
 from .strategies import PATIENT, STREAM, sample_of, samples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -477,7 +477,7 @@ def test_many_messages_come_and_go():
     """More than the free list of Message holds, so that both of its ends are met."""
     packer = Packer([0], [0], 100)
     packer.add_list([b"%d" % number for number in range(10_000)], None, 0, 1)
-    packed = packer.take()[0]
+    packed = whole(packer.take())[0]
     for _ in range(3):
         messages = Records(STREAM, 3, 0, packed.entries, packed.data).messages()
         assert [int(message.value) for message in messages] == list(range(10_000))

@@ -525,7 +525,7 @@ class NoHint:
     def look(self) -> None:
         self.looks += 1
 
-    def wait_for(self, timeout_s: float) -> bool:
+    def wait_for(self, timeout_s: float, *, further: bool = True) -> bool:
         self.clock.advance(timeout_s)
         return False
 
@@ -586,7 +586,7 @@ def test_messages_whose_flush_only_seemed_to_fail_come_to_the_cache_too(before):
 
     def packed(value: bytes) -> Any:
         packer.add(value, shard=0, time_us=1)
-        return packer.take()[0]
+        return packer.take()[0][0]
 
     for number in range(before):
         log.append(packed(b"%d" % number))
@@ -622,7 +622,7 @@ def test_a_busy_shard_does_not_make_the_others_look_dead():
     packer = Packer([0, 0], [0, 0], 1 << 20)
     for shard in (0, 1):
         packer.add(b"a message", shard=shard, time_us=1)
-    for shard, packed in packer.take().items():
+    for shard, (packed,) in packer.take().items():
         log = ShardLog(world.files, world.clock, STREAM, shard, world.config, on_append=told.append)
         log.append(packed)
     busy, idle = told
@@ -659,7 +659,7 @@ def flushed(count: int) -> list[Appended]:
     packer = Packer([0], [0], 4 << 20)
     for _ in range(count):
         packer.add(bytes(3 << 20), shard=0, time_us=1)
-        log.append(packer.take()[0])
+        log.append(packer.take()[0][0])
     return told
 
 

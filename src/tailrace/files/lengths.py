@@ -128,3 +128,8 @@ def hint_slot(incarnation: str) -> int:
     """Which word in shared memory is raised when a stream has news. Streams may share one: then some wake up for
     nothing."""
     return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") % SLOTS
+
+
+def late_slot(incarnation: str) -> int:
+    """The same, of what consumers of the producer's host could read before the cache had it: for those who cannot."""
+    return hint_slot(f"{incarnation}/late")

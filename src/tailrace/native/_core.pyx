@@ -71,21 +71,21 @@ cdef enum:
 @cython.final
 cdef class Block:
     """Memory from the pool, as a buffer of `size` bytes. It goes back to the pool when the last user lets go. Its address
-    is `skip` bytes behind a page's."""
-    cdef uint8_t *memory
-    cdef size_t capacity, skip
-    cdef readonly Py_ssize_t size
+    is `skip` bytes behind a page's. With an `owner` it is that one's memory, which it says itself."""
 
-    def __cinit__(self, Py_ssize_t size, size_t skip=0):
+    def __cinit__(self, Py_ssize_t size, size_t skip=0, *, owner=None):
         if size < 0 or skip >= TR_BLOCK_ALIGNMENT:
             raise ValueError(f"a block of {size} bytes, {skip} behind a page's")
+        self.owner, self.is_lent = owner, owner is not None
+        if self.is_lent:
+            return
         self.memory = <uint8_t *> tr_block_take(size + skip, &self.capacity)
         if self.memory == NULL:
             raise MemoryError(f"no memory for a block of {size} bytes")
         self.memory, self.capacity, self.skip, self.size = self.memory + skip, self.capacity - skip, skip, size
 
     def __dealloc__(self):
-        if self.memory != NULL:
+        if self.memory != NULL and not self.is_lent:
             tr_block_give(self.memory - self.skip, self.capacity + self.skip)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
@@ -101,6 +101,9 @@ cdef Block grown(Block block, size_t needed):
     memcpy(larger.memory, block.memory, block.size)
     larger.size = block.size
     return larger
+
+
+cdef Block _NO_ROOM = Block(0, owner=True)  # where the first message of a buffer makes room
 
 
 cdef class _Bytes:
@@ -369,27 +372,96 @@ cdef class Packed:
     cdef readonly Py_ssize_t count
     cdef readonly Block data
     cdef readonly Block entries
+    cdef readonly object sheet         # in which it lies; None: in none
+    cdef readonly Py_ssize_t data_at   # where in that, in bytes …
+    cdef readonly Py_ssize_t entry_at  # … and in entries
 
 
 @cython.final
 cdef class _Lane:
-    """The open buffer of one shard."""
+    """The open buffer of one shard: a part of a sheet, which consumers will read in place; or, if there is none to be had,
+    memory of our own."""
     cdef Block data
     cdef Block entries
+    cdef object sheets        # where to have sheets from, or None
+    cdef object sheet         # in which the buffer lies, or None
+    cdef Py_ssize_t data_at   # where it begins in the sheet …
+    cdef Py_ssize_t entry_at
+    cdef list full            # parts that are complete, and wait to be taken
+    cdef Py_ssize_t expected_data, expected_entries  # the next round will be as large as the last one
     cdef int64_t start
     cdef int64_t time_us
     cdef int64_t base  # where the file begins that this will be written to, if no other is begun before
+
+    cdef int make_room(self, size_t length) except -1:
+        """For one more message of this length."""
+        cdef size_t skip
+        if self.sheet is not None:
+            if self.sheet.extend(self.data, self.entries, length):
+                return 0
+            if self.entries.size:
+                self.full.append(self.part())
+            self.data, self.entries, self.sheet = _NO_ROOM, _NO_ROOM, None
+        skip = (self.start + self.data.size - self.base) % _FILE_BLOCK_BYTES
+        if self.sheets is not None and self.entries.size == 0:
+            self.sheet = self.sheets.begin(skip, length)
+            if self.sheet is not None:
+                self.data, self.entries = self.sheet.blocks()
+                self.data_at, self.entry_at = skip, 0
+                return 0
+        # It lies in memory as it will lie in the file's blocks: then it can be written without being copied before.
+        if self.entries.size == 0:
+            self.data = Block(max(<Py_ssize_t> length, self.expected_data), skip)
+            self.entries = Block(max(<Py_ssize_t> TR_ENTRY_BYTES, self.expected_entries))
+            self.data.size = self.entries.size = 0
+            return 0
+        if self.data.size + length > self.data.capacity:
+            self.data = grown(self.data, self.data.size + length)
+        if self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
+            self.entries = grown(self.entries, self.entries.size + TR_ENTRY_BYTES)
+        return 0
+
+    cdef Packed part(self):
+        """What is in the open buffer; a new one is begun with the next message, or goes on in the same sheet."""
+        cdef Packed packed = Packed.__new__(Packed)
+        cdef Block data = self.data, entries = self.entries
+        cdef Py_ssize_t size = -1
+        rest = None
+        while size != data.size:  # making objects may let another thread in, which sends
+            data, entries = self.data, self.entries
+            size = data.size
+            rest = None if self.sheet is None else self.sheet.rest(data, entries)
+        packed.start, packed.end, packed.last_time_us = self.start, self.start + data.size, self.time_us
+        packed.data, packed.entries, packed.count = data, entries, entries.size // TR_ENTRY_BYTES
+        packed.sheet, packed.data_at, packed.entry_at = self.sheet, self.data_at, self.entry_at
+        self.start = packed.end
+        if rest is not None:
+            self.data, self.entries = rest
+            self.data_at, self.entry_at = self.data_at + data.size, self.entry_at + packed.count
+        else:
+            self.data = self.entries = _NO_ROOM
+            self.sheet = None
+        return packed
+
+    cdef list take(self):
+        """All parts."""
+        cdef list parts = self.full
+        if self.entries.size:
+            self.expected_data, self.expected_entries = self.data.size, self.entries.size
+            parts.append(self.part())
+        self.full = []
+        return parts
 
     cdef int add(self, const uint8_t *key, Py_ssize_t key_count, const uint8_t *value, Py_ssize_t value_count,
                  uint32_t flags, int64_t time_us) except -1:
         cdef size_t filler = 1 if key_count + value_count == 0 else 0
         cdef size_t length = key_count + value_count + filler
-        cdef size_t at = self.data.size
+        cdef size_t at
         cdef uint8_t *message
-        if at + length > self.data.capacity:
-            self.data = grown(self.data, at + length)
-        if self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
-            self.entries = grown(self.entries, self.entries.size + TR_ENTRY_BYTES)
+        if self.data.size + length > self.data.capacity or \
+                self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
+            self.make_room(length)
+        at = self.data.size
         message = self.data.memory + at
         if key_count:
             memcpy(message, key, key_count)
@@ -425,17 +497,20 @@ cdef class Packer:
     cdef public Py_ssize_t press_bytes # how much may be pending before `press` is called
     cdef public object press
 
-    def __init__(self, positions, times_us, Py_ssize_t message_bytes_max):
+    def __init__(self, positions, times_us, Py_ssize_t message_bytes_max, sheets=None):
+        """`sheets`: by shard, where its messages are packed so that consumers can read them in place."""
         cdef _Lane lane
         cdef list lanes = [], own
-        for position, time_us in zip(positions, times_us, strict=True):
+        for shard, (position, time_us) in enumerate(zip(positions, times_us, strict=True)):
             lane = None
             if position is not None:
                 if not 0 <= position <= 1 << 62:  # far below the end of the numbers, which no shard will reach
                     raise ValueError(f"a shard cannot begin at position {position}")
                 lane = _Lane.__new__(_Lane)
                 lane.start, lane.time_us, lane.base = position, time_us, position
-                lane.data, lane.entries = Block(0), Block(0)
+                lane.data = lane.entries = _NO_ROOM
+                lane.sheets = None if sheets is None else sheets.get(shard)
+                lane.full = []
             lanes.append(lane)
         own = [lane for lane in lanes if lane is not None]
         if not own:
@@ -453,7 +528,8 @@ cdef class Packer:
     @property
     def pending_count(self):
         """How many messages wait to be taken."""
-        return sum((<_Lane> lane).entries.size // TR_ENTRY_BYTES for lane in self._own or ())
+        return sum((<_Lane> lane).entries.size // TR_ENTRY_BYTES + sum(part.count for part in (<_Lane> lane).full)
+                   for lane in self._own or ())
 
     cdef int _refuse_size(self, Py_ssize_t key_count, Py_ssize_t value_count) except -1:
         if self._closed:
@@ -610,31 +686,14 @@ cdef class Packer:
             lane.base = base
 
     def take(self):
-        """Everything pending, as {shard: Packed}; the packer is empty afterwards."""
-        cdef _Lane lane
-        cdef Packed packed
+        """Everything pending, as {shard: [Packed, …]}, in order; the packer is empty afterwards."""
         cdef dict result = {}
         cdef uint32_t shard
-        cdef Block data, entries
         # First: making objects may let another thread in, whose messages must stay counted if they miss this round.
         self.pending_bytes = 0
         for shard in range(self._shards):
-            lane = self._lanes[shard]
-            if lane is None or lane.entries.size == 0:
-                continue
-            packed = Packed.__new__(Packed)
-            # The next round will be as large as this one: take that much at once. Before the lane changes: it may fail.
-            # It lies in memory as it will lie in the file's blocks: then it can be written without being copied before.
-            data = Block(lane.data.size, (lane.start + lane.data.size - lane.base) % _FILE_BLOCK_BYTES)
-            entries = Block(lane.entries.size)
-            data.size = entries.size = 0
-            packed.start, packed.end = lane.start, lane.start + lane.data.size
-            packed.last_time_us = lane.time_us
-            packed.data, packed.entries = lane.data, lane.entries
-            packed.count = lane.entries.size // TR_ENTRY_BYTES
-            result[shard] = packed
-            lane.start = packed.end
-            lane.data, lane.entries = data, entries
+            if self._lanes[shard] is not None and (parts := (<_Lane> self._lanes[shard]).take()):
+                result[shard] = parts
         return result
 
 

@@ -50,16 +50,19 @@ cdef class Hints:
 
 
 cdef class Waiter:
-    """Sleeps until one of a few slots is raised. Belongs to one thread; stop() may come from any, and from a signal."""
+    """Sleeps until one of a few slots is raised, or one of some `further` ones if told so. Belongs to one thread; stop()
+    may come from any, and from a signal."""
     cdef Hints hints
     cdef tr_own_word own
     cdef uint32_t[127] numbers
     cdef uint32_t[127] seen
-    cdef uint32_t count
+    cdef uint32_t count, near  # how many there are, and how many of them are not further ones
 
-    def __cinit__(self, Hints hints not None, slots):
+    def __cinit__(self, Hints hints not None, slots, further=()):
         wanted = sorted(set(slots))
-        if not 1 <= len(wanted) <= TR_HINT_WAIT_MAX or min(wanted) < 0 or max(wanted) >= TR_HINT_SLOTS:
+        self.near = len(wanted)
+        wanted += sorted(set(further) - set(wanted))
+        if not 1 <= self.near <= len(wanted) <= TR_HINT_WAIT_MAX or min(wanted) < 0 or max(wanted) >= TR_HINT_SLOTS:
             raise ValueError(f"slots {wanted[:5]}: 1 to {TR_HINT_WAIT_MAX} of 0 to {TR_HINT_SLOTS - 1}")
         self.hints, self.count = hints, len(wanted)
         for i, slot in enumerate(wanted):
@@ -72,26 +75,26 @@ cdef class Waiter:
         for i in range(self.count):
             self.seen[i] = tr_hint_read(&self.hints.slots[self.numbers[i]])
 
-    def wait_for(self, double timeout_s):
-        """wait(); whether something was raised. If so, look() is done, too."""
-        cdef uint32_t i, now
+    def wait_for(self, double timeout_s, *, bint further=True):
+        """wait(), for `further` ones or not; whether something was raised. If so, look() is done, too."""
+        cdef uint32_t i, now, count = self.count if further else self.near
         cdef bint raised = False
-        self.sleep(timeout_s)
+        self.sleep(timeout_s, count)
         for i in range(self.count):
             now = tr_hint_read(&self.hints.slots[self.numbers[i]])
             if self.seen[i] != now:
-                self.seen[i], raised = now, True
+                self.seen[i], raised = now, raised or i < count
         return raised
 
     def wait(self, double timeout_s):
         """Until something was raised since look(), or stop(), or the time is over."""
-        self.sleep(timeout_s)
+        self.sleep(timeout_s, self.count)
 
-    cdef int sleep(self, double timeout_s) except -1:
+    cdef int sleep(self, double timeout_s, uint32_t count) except -1:
         cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
         cdef int error
         with nogil:
-            error = tr_hints_wait(self.hints.slots, self.numbers, self.seen, self.count, &self.own, timeout_ns)
+            error = tr_hints_wait(self.hints.slots, self.numbers, self.seen, count, &self.own, timeout_ns)
         if error:
             raise OSError(error, os.strerror(error))
         return 0

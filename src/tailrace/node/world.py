@@ -30,7 +30,9 @@ from ..files.lengths import hint_slot
 from ..files.origins import read_origin
 from ..model import check_name
 from ..native.hints import Hints
+from ..native.sheets import Sheets
 from ..streams import (
+    Appended,
     Board,
     Catalog,
     Checkpoints,
@@ -44,15 +46,18 @@ from ..streams import (
     ShardLog,
     ShardStatus,
     ShardTail,
+    SheetPaths,
+    Showing,
     Snapshot,
     Snapshots,
     SnapshotStatus,
     View,
+    begin_sheets,
     collect,
     complete_stale,
 )
 from .coordination_store import has_coordination, may_coordinate, open_coordination
-from .hosts import host_tag
+from .hosts import host_tag, make_world_folder, world_folder
 from .membership import Membership, read_membership
 
 if TYPE_CHECKING:
@@ -207,7 +212,9 @@ class World:
             raise ConfigError(f"only={only!r}: {stream} has shards 0 to {config.shards - 1}")
         producer_config = decode(ProducerConfig, settings, base=self.config.producer)
         logs: dict[int, ShardLog] = {}
+        sheets: dict[int, Sheets] = {}
         shadow = self.shadow(stream)
+        on_append: Callable[[Appended], object] = shadow.appended if shadow else lambda appended: None
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -217,15 +224,24 @@ class World:
                     shard,
                     config,
                     lambda shard: self._trim(stream, shard),
-                    shadow.appended if shadow else lambda appended: None,
+                    lambda appended: on_append(appended),
                     lambda: config.cached and shadow is not None and shadow.taking,
                 )
             if (hints := self._hints()) is not None:
                 hints.raise_(CATALOG_SLOT)
                 # Whoever wrote before may have been killed before it could say what it had flushed.
-                hints.raise_(hint_slot(self._incarnation(stream)[1]))
-            return Producer(stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow)
+                _, incarnation = self._incarnation(stream)
+                hints.raise_(hint_slot(incarnation))
+                if config.cached and isinstance(self._clock, SystemClock):
+                    make_world_folder(self._root, self.config.host)
+                    sheets = begin_sheets(self._sheets_folder(), incarnation, wanted, config.in_place_bytes)
+                    on_append = Showing(sheets, hints, incarnation, on_append).appended
+            return Producer(
+                stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow, sheets
+            )
         except BaseException:
+            for one in sheets.values():
+                one.close()
             for log in logs.values():
                 log.close()
             if shadow is not None:
@@ -279,7 +295,7 @@ class World:
             for stream in dict.fromkeys(streams):
                 with suppress(FileProblem):  # who may only read sees what is there
                     complete_stale(self._files, self._clock, stream, self.stream_config(stream))
-                found = self._tails(stream, start, shards, checkpoint, config.mapped, board)
+                found = self._tails(stream, start, shards, checkpoint, config, board)
                 tails += found
                 if checkpoint is not None:
                     positions = {tail.shard: tail.position for tail in found}
@@ -350,7 +366,7 @@ class World:
         self._check_open()
         board = Board(self._hints, self._clock, self._host_tag)
         tails = [
-            tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, False, board)
+            tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, self.config.consumer, board)
         ]
         consumer = Consumer(tails, self.config.consumer, self._clock, board=board)
         shards = []
@@ -512,6 +528,9 @@ class World:
                 )
         return self._hints_here
 
+    def _sheets_folder(self) -> str:
+        return os.path.join(world_folder(self._root, self.config.host), "sheets")
+
     def _find_layers(self, cache: str = DATA_CACHE) -> Layers | None:
         """The cache beside the files, if it is there and we may use it: finding it takes the right to coordinate."""
         if self._layers_here is not None:
@@ -536,10 +555,11 @@ class World:
         start: str | datetime | Mapping[int, int],
         shards: Sequence[int] | None,
         checkpoint: str | None,
-        mapped: bool,
+        config: ConsumerConfig,
         board: Board,
     ) -> list[ShardTail]:
         stream_config, (_, incarnation) = self.stream_config(stream), self._incarnation(stream)
+        mapped, folder = config.mapped, self._sheets_folder() if config.in_place else None
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
         wanted = self._shards(stream, shards)
@@ -552,7 +572,8 @@ class World:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
                 through = stream_config.cached and not mapped
-                followed = board.follow(stream, shard, incarnation, find) if through else None
+                sheets = None if folder is None else SheetPaths.of(folder, incarnation, shard)
+                followed = board.follow(stream, shard, incarnation, find, sheets) if through else None
                 tails.append(
                     ShardTail(
                         self._files,

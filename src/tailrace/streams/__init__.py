@@ -7,6 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
+from .in_place import SheetPaths, Showing, begin_sheets
 from .layers import Layers, Source, Watch
 from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
@@ -14,7 +15,7 @@ from .near import NearChunks, NearLengths, NearWatch
 from .producer import Producer
 from .ranges import FileRange, cut_positions, file_ranges, find_position, next_cut, read_arrow, read_range
 from .retention import Collected, collect
-from .shadow import Shadow
+from .shadow import Appended, Shadow
 from .shard_log import ShardLog
 from .snapshots import Snapshot, Snapshots, SnapshotStatus
 from .staging import Output, Stage
@@ -27,6 +28,7 @@ from .view import OnChange, View
 __all__ = [
     "PERCENTILES",
     "Ambassador",
+    "Appended",
     "Batch",
     "Board",
     "Catalog",
@@ -53,6 +55,8 @@ __all__ = [
     "ShardLog",
     "ShardStatus",
     "ShardTail",
+    "SheetPaths",
+    "Showing",
     "Snapshot",
     "SnapshotStatus",
     "Snapshots",
@@ -64,6 +68,7 @@ __all__ = [
     "View",
     "Watch",
     "arrow_schema",
+    "begin_sheets",
     "collect",
     "complete_stale",
     "cut_positions",

@@ -9,10 +9,11 @@ from functools import partial
 from ..env import Clock
 from ..errors import TailraceError
 from ..files.chunks import file_key
-from ..files.lengths import ShardLengths, hint_slot, lengths_key
+from ..files.lengths import ShardLengths, hint_slot, late_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
 from .head import Head
+from .in_place import Nearby, SheetPaths
 from .layers import Layers, Source, Watch
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
@@ -46,7 +47,10 @@ class Followed:
         incarnation: str,
         layers: Callable[[], Layers | None],
         clock: Clock,
+        nearby: Nearby | None,
     ) -> None:
+        """`nearby`: what can be read in place, if anything."""
+        self.nearby = nearby
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
         self.told = partial(board.lengths, number)
         self._alone = board.is_small
@@ -73,17 +77,29 @@ class Board:
         self._places: dict[Place, str] = {}
         self._keys: list[bytes] = []
         self._told: list[_Told] = []
+        self._nearby: list[Nearby] = []
         self._stale = True
         self._watch: tuple[Layers, Watch] | None = None  # of all keys, by whose cache
         self._stopped = False
 
-    def follow(self, stream: str, shard: int, incarnation: str, layers: Callable[[], Layers | None]) -> Followed:
+    def follow(
+        self,
+        stream: str,
+        shard: int,
+        incarnation: str,
+        layers: Callable[[], Layers | None],
+        sheets: SheetPaths | None = None,
+    ) -> Followed:
+        """`sheets`: where a producer of this host would have messages to be read in place."""
+        nearby = None if sheets is None else Nearby(sheets, self._clock)
+        if nearby is not None:
+            self._nearby.append(nearby)
         self._layers.append(layers)
         self._places[stream, shard] = incarnation
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
         self._watch = None
-        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock)
+        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock, nearby)
 
     def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
         """What is said of a shard now, and since when nothing new was said."""
@@ -126,9 +142,11 @@ class Board:
         return None
 
     def bytes_from(self) -> Counter[Source]:
-        """Where consumers of this process got their bytes."""
+        """Where consumers of this process got their bytes; of those that are read in place, only whoever asks here."""
         layers = self._reached()
-        return Counter() if layers is None else layers.bytes_from
+        found = Counter() if layers is None else Counter(layers.bytes_from)
+        found["in_place"] = sum(nearby.bytes_read for nearby in self._nearby)
+        return found
 
     def sleep_s_max(self) -> float:
         """How long to sleep at most before one looks although there was no hint. A hint may be lost with the memory it
@@ -169,6 +187,7 @@ class Board:
         if hints is None or not self._places:
             return None
         try:
-            return Waiter(hints, {hint_slot(incarnation) for incarnation in self._places.values()})
+            streams = set(self._places.values())
+            return Waiter(hints, map(hint_slot, streams), map(late_slot, streams))
         except ValueError:  # more streams than a process can sleep on
             return None

@@ -30,6 +30,7 @@ _ASIDE_S = 0.5
 # Who has nothing to sleep on looks at most a fifth of its time, however slow a look has become: hundreds who look over
 # and over would take the processor from those whom they wait for.
 _PAUSES, _PAUSE_S_MAX = 4.0, 0.25
+_SOON_S = DELAY_S / 2  # how long it waits by the shortest way
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
@@ -55,6 +56,7 @@ class Consumer:
         self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is …
+        self._shown = False  # … and what comes next is shown by the producer itself, as far as is known …
         self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
@@ -139,7 +141,8 @@ class Consumer:
             return None
         if self._waiter is not None and (longest_s := self._board.sleep_s_max()):
             try:
-                return self._waiter.wait_for(min(timeout_s, longest_s))
+                near = all(tail.near for tail in self._tails.values())
+                return self._waiter.wait_for(min(timeout_s, longest_s), further=not near)
             except OSError:
                 self._waiter = None  # this kernel has no such wait
         return self._board.wait(timeout_s) if isinstance(self._clock, SystemClock) else None
@@ -198,29 +201,45 @@ class Consumer:
         Right after a batch that was all there is a look would find nothing: so first wait for the next hint."""
         if self._drained:
             self._drained = False
-            return self._glance() if timeout_s > 0 and self._sleep(min(timeout_s, DELAY_S / 2)) else None
-        if self._streaming:
+            if timeout_s <= 0:
+                return None
+            timeout_s = timeout_s if timeout_s < _SOON_S else _SOON_S
+            if self._shown and self._waiter is not None:
+                try:
+                    if not self._waiter.wait_for(timeout_s, further=False):
+                        return None
+                except OSError:
+                    self._waiter = None  # this kernel has no such wait
+                    return None
+            elif not self._sleep(timeout_s):
+                return None
+        elif self._streaming:
             self._streaming = False
-            return self._glance()
-        return None
+        else:
+            return None
+        return self._glance()
 
     def _glance(self) -> Batch | None:
         batch = None
         with self._reading:
             if self._kept is None and not self._paused and not self._ends:
                 (tail,) = self._tails.values()
-                batch = tail.glance(self._batch_bytes)
+                batch = tail.shown(self._batch_bytes) if self._shown else tail.glance(self._batch_bytes)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:
             self._quiet_since_s = None
-            self._note_end(tail)
+            self._shown = self._shown and tail.shown_all
+            if self._shown:
+                self._drained = True
+            else:
+                self._note_end(tail)
         return batch
 
     def _note_end(self, tail: ShardTail) -> None:
         """Whether the next batch can be had by the shortest way: it looks at nothing but the one shard's cache."""
         if len(self._tails) == 1 and self._limit is None:
-            self._drained = tail.drained
+            self._drained, self._shown = tail.drained, tail.shown_all
             self._streaming = not self._drained and self._moves is None
 
     def _hand_out(self) -> Batch:

@@ -13,7 +13,7 @@ from ..files.chunks import ChunkCache
 from ..files.lengths import LengthCache
 from ..native.client import Follower
 
-Source = Literal["relaxed", "consistent", "durable", "ambassador"]
+Source = Literal["in_place", "relaxed", "consistent", "durable", "ambassador"]
 
 
 class Grip(Protocol):

@@ -18,6 +18,7 @@ from ..config import ProducerConfig
 from ..env import Clock, SystemClock, give_way
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
 from ..native import Packed, Packer
+from ..native.sheets import Sheets
 from .columns import Columns
 from .shadow import Shadow
 from .shard_log import ShardLog
@@ -44,10 +45,12 @@ class Producer:
         clock: Clock,
         message_bytes_max: int,
         shadow: Shadow | None = None,
+        sheets: Mapping[int, Sheets] | None = None,
     ) -> None:
-        """`shadow`: what brings flushed messages to the cache; closed with the producer."""
+        """`shadow`: what brings flushed messages to the cache. `sheets`: by shard, where consumers read them in place.
+        Both are closed with the producer."""
         self.stream = stream
-        self._shadow = shadow
+        self._shadow, self._sheets = shadow, sheets or {}
         self.flushed_count = 0  # messages of this producer that are durable
         self._logs, self._config, self._clock = logs, config, clock
         self._now: Callable[[], int] | None = None if isinstance(clock, SystemClock) else clock.time_us
@@ -55,8 +58,9 @@ class Producer:
             [logs[shard].position if shard in logs else None for shard in range(shards)],
             [logs[shard].time_us if shard in logs else 0 for shard in range(shards)],
             message_bytes_max,
+            self._sheets,
         )
-        self._unflushed: dict[int, Packed] = {}  # taken from the packer, not durable yet; retried first
+        self._unflushed: dict[int, list[Packed]] = {}  # taken from the packer, not durable yet; retried first
         self._unflushed_bytes = 0
         self._flush_lock = threading.Lock()
         self._counting = threading.Lock()
@@ -162,8 +166,10 @@ class Producer:
             self._pool.shutdown()
         if self._shadow is not None:
             self._shadow.close()
+        for sheets in self._sheets.values():
+            sheets.close()
         sealing = [_attempt(log.close) for log in self._logs.values()]
-        dropped = self._packer.pending_count + sum(packed.count for packed in self._unflushed.values())
+        dropped = self._packer.pending_count + sum(packed.count for parts in self._unflushed.values() for packed in parts)
         if problem is not None and dropped:
             raise _dropped(self.stream, dropped, problem) from problem
         if self._fenced is None and any(sealing):
@@ -287,13 +293,14 @@ class Producer:
         self._failure = None
 
     def _append(self, shard: int) -> None:
-        packed = self._unflushed[shard]
-        log = self._logs[shard]
-        log.append(packed)
-        self._packer.note_file(shard, log.file_base)
+        parts, log = self._unflushed[shard], self._logs[shard]
+        while parts:
+            log.append(parts[0])
+            self._packer.note_file(shard, log.file_base)
+            with self._counting:
+                self.flushed_count += parts.pop(0).count
         with self._counting:
             del self._unflushed[shard]
-            self.flushed_count += packed.count
 
 
 def _dropped(stream: str, count: int, problem: TailraceError) -> TailraceError:
@@ -311,5 +318,5 @@ def _attempt(act: Callable[[], None]) -> TailraceError | None:
     return None
 
 
-def _size(packed: Packed) -> int:
-    return len(packed.data) + len(packed.entries)
+def _size(parts: list[Packed]) -> int:
+    return sum(len(packed.data) + len(packed.entries) for packed in parts)

@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 from ..env import Clock, give_way
 from ..errors import TailraceError
 from ..files.chunks import ChunkedFile, chunk_size_for, file_key
-from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, lengths_key
+from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, late_slot, lengths_key
 from ..native import Packed
 from ..native.hints import Hints
 from .layers import Layers
@@ -41,6 +41,7 @@ class Appended:
     packed: Packed
     data_length: int
     index_length: int
+    shown: bool = False  # consumers of this host were told where they can read it in place
 
 
 class _Files:
@@ -94,7 +95,7 @@ class Shadow:
         self._incarnation, self._clock, self._chunk_bytes = incarnation, clock, chunk_bytes
         self._layers: Layers | None = None
         self._opened_s = -_RETRY_S
-        self._slot = hint_slot(incarnation)
+        self._slot, self._late_slot = hint_slot(incarnation), late_slot(incarnation)
         self._waiting: deque[Appended] = deque()
         self._waiting_bytes = 0
         self._taking = True  # the cache takes what it gets, as far as is known …
@@ -202,7 +203,8 @@ class Shadow:
             self._told[shard] = self._told[shard].with_newest(self._files[shard].lengths)
         self._tell(layers, {shard: self._told[shard] for shard in touched})
         if self._hints is not None:
-            self._hints.raise_(self._slot)
+            for slot in {self._late_slot if one.shown else self._slot for one in taken}:
+                self._hints.raise_(slot)
         return cached
 
     def _set(self, layers: Layers, chunks: dict[bytes, Buffer]) -> bool:

@@ -113,12 +113,12 @@ class Stage:
                 self._files.delete_folder(self._folder)
 
     def _take(self) -> None:
-        for shard, packed in self._packer.take().items():
+        for shard, parts in self._packer.take().items():
             if shard in self._open:
-                self._write(shard, [packed])
+                self._write(shard, parts)
             else:
-                self._waiting.setdefault(shard, []).append(packed)
-                self._waiting_bytes += len(packed.data)
+                self._waiting.setdefault(shard, []).extend(parts)
+                self._waiting_bytes += sum(len(packed.data) for packed in parts)
         self._spill(least_bytes=ADOPT_BYTES)
         if self._waiting_bytes > _WAITING_BYTES:
             self._spill(least_bytes=0)

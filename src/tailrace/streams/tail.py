@@ -54,6 +54,8 @@ class ShardTail:
         self._listed_s = float("-inf")
         self._view: SegmentView | None = None
         self._head: Head | None = None  # the quick way through the open segment
+        self._nearby = None if followed is None else followed.nearby  # … and the quickest
+        self.shown_all = False  # the last batch came from there, and was all there is
         self._entry = 0  # the next entry to hand out, in the open segment …
         self._position = 0  # … and where its message begins
         self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
@@ -75,10 +77,18 @@ class ShardTail:
     @property
     def drained(self) -> bool:
         """Whether all that the cache tells of is handed out, for certain, as of the last look."""
-        return not self._window and self._head is not None and self._head.at_end and self._position >= self._not_before
+        at_end = self.shown_all or (self._head is not None and self._head.at_end)
+        return at_end and not self._window and self._position >= self._not_before
+
+    @property
+    def near(self) -> bool:
+        """Whether what comes next will be told of in the producer's memory, as far as is known."""
+        return self._nearby is not None and self._nearby.at_end
 
     def close(self) -> None:
         self._leave()
+        if self._nearby is not None:
+            self._nearby.close()
 
     # ---- where to read
 
@@ -182,6 +192,10 @@ class ShardTail:
 
     def glance(self, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
+        if (batch := self.shown(bytes_max)) is not None:
+            return batch
+        if self._nearby is not None and self._nearby.reopened() and (batch := self.shown(bytes_max)) is not None:
+            return batch
         head = self._head
         if head is None or self._window or self._position < self._not_before:
             return None
@@ -193,6 +207,27 @@ class ShardTail:
         if batch.count == 0:
             return None
         self._position, self._entry = batch.end, self._entry + batch.count
+        return batch
+
+    def shown(self, bytes_max: int) -> Batch | None:
+        """What the producer has in memory of this host, in place; None: nothing, or other ways must tell. All in one
+        piece: a hundred consumers that wake together find nothing of themselves in the processor's cache."""
+        self.shown_all = False
+        nearby, view = self._nearby, self._view
+        if nearby is None or view is None or self._window or self._position < self._not_before:
+            return None
+        reader = nearby.reader
+        if reader is None:
+            return None
+        found = reader.look(view.segment.created_us, self._entry, self._position, bytes_max)
+        if found is None:
+            return None
+        batch = Batch(self.stream, self.shard, self._position, found[0], found[1], proven=True)
+        count = batch.count
+        if count == 0:
+            return None
+        self._position, self._entry = batch.end, self._entry + count
+        self.shown_all = reader.at_end and count * ENTRY_BYTES == len(found[0])
         return batch
 
     def _fill(self, view: SegmentView) -> bool:

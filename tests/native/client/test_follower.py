@@ -41,7 +41,7 @@ class Shard:
         for size in sizes:
             packer.add(bytes([self.messages % 251]) * size, time_us=1_000 + self.messages)
             self.messages += 1
-        packed = packer.take()[0]
+        packed = packer.take()[0][0]
         entries = memoryview(packed.entries).cast("B")
         self.ends += [int.from_bytes(entries[at : at + 8], "little") for at in range(0, len(entries), ENTRY_BYTES)]
         self.data += bytes(packed.data)
