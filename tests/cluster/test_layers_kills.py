@@ -16,7 +16,7 @@ from test_kills import LOOPS
 
 import tailrace
 from conftest import wait_until
-from tailrace.config import DATA_CACHE, LENGTHS_CACHE
+from tailrace.config import DATA_CACHE, LENGTHS_CACHE, ConsumerConfig, WorldConfig
 
 STREAM = "s"
 
@@ -29,7 +29,7 @@ class Following:
     """A consumer in a world of its own that checks every message; a wrong one ends it. `in_place`: it may read what a
     producer of this host has in memory, and comes to the cache only behind that."""
 
-    def __init__(self, folder: Path, *, in_place: bool) -> None:
+    def __init__(self, folder: Path, *, in_place: bool = False) -> None:
         self.in_place = in_place
         self._world = tailrace.open(folder, config=WorldConfig(consumer=ConsumerConfig(in_place=in_place)))
         self._consumer = self._world.consumer(STREAM, start="earliest")
@@ -88,7 +88,7 @@ class Producing:
 def followers(folder: Path, count: int) -> Iterator[list[Following]]:
     made: list[Following] = []
     try:
-        made += [Following(folder) for _ in range(count)]
+        made += [Following(folder, in_place=number % 2 > 0) for number in range(count)]
         yield made
     finally:
         for one in made:
@@ -165,7 +165,8 @@ def test_a_producer_killed_again_and_again_and_new_consumers_at_once(tmp_path: P
             producing = Producing(tmp_path)
             try:
                 if turn == 2:
-                    those += [Following(tmp_path, in_place=number % 2 > 0) for number in range(6)]  # none of them has read anything yet
+                    # None of them has read anything yet.
+                    those += [Following(tmp_path, in_place=number % 2 > 0) for number in range(6)]
                 if not those:
                     those += [Following(tmp_path, in_place=number > 0) for number in range(2)]
                 wait_for_all(those, producing)

@@ -11,17 +11,19 @@ import mmap
 import os
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from .direct import DirectWrites, pages_of
+from .threads import Helpers
 
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
+_SYNCS_MAX = 8  # that others wait for, at the same time
 _KEEP_SIZE = 1  # of Linux's fallocate, which Python has only in a form that makes the file longer
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
 if _fallocate is not None:
@@ -69,6 +71,10 @@ class Disk(Protocol):
 
     def sync(self, handle: int) -> None:
         """Return when the content and length of the file are on the disk."""
+        ...
+
+    def syncing(self, handle: int) -> Callable[[], None]:
+        """Begin to sync, and return at once; who calls what this returns, waits for it. Free to do all of it then."""
         ...
 
     def forget(self, handle: int, begin: int, end: int) -> None:
@@ -121,6 +127,7 @@ class SystemDisk:
     def __init__(self) -> None:
         self._identity = Identity(host=_host_id(), boot=_boot_id())
         self._direct = DirectWrites()
+        self._syncers = Helpers(_SYNCS_MAX)
 
     def identity(self) -> Identity:
         return self._identity
@@ -169,6 +176,9 @@ class SystemDisk:
 
     def sync(self, handle: int) -> None:
         os.fdatasync(handle)
+
+    def syncing(self, handle: int) -> Callable[[], None]:
+        return self._syncers.submit(os.fdatasync, handle).result
 
     def forget(self, handle: int, begin: int, end: int) -> None:
         os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)

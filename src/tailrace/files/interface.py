@@ -55,6 +55,10 @@ class Appender(Protocol):
         same append can be tried again. `passing`: they are read from elsewhere, as those are that are forgotten."""
         ...
 
+    def prepare(self) -> None:
+        """sync() comes soon: begin to bring what was appended to the disk, and tell nobody. Free to do nothing."""
+        ...
+
     def sync(self) -> int:
         """Flush all that was appended; how far that is. Callers at the same time share one flush. After an error the
         appender is of no more use: what the disk kept of the unflushed bytes is unknown."""

@@ -346,6 +346,7 @@ class PosixAppender:
         self._lock = Lock()
         self._sync_over = Condition(self._lock)
         self._syncing = False
+        self._begun: tuple[int, Callable[[], None]] | None = None  # a sync that nobody waits for yet, and of how much
         self._broken: str | None = None
         self._closed = False
 
@@ -381,6 +382,12 @@ class PosixAppender:
         with suppress(OSError):  # whether there is room, the write will tell
             self._disk.reserve(self._handle, begin, end)
 
+    def prepare(self) -> None:
+        with self._lock:
+            self._check_usable()
+            if self._begun is None and not self._syncing and self._flushed < self._length:
+                self._begun = self._length, self._disk.syncing(self._handle)
+
     def sync(self) -> int:
         with self._lock:
             self._check_usable()
@@ -395,9 +402,10 @@ class PosixAppender:
 
     def _sync_now(self) -> None:
         covered, self._syncing = self._length, True
+        begun, self._begun = self._begun, None
         self._lock.release()
         try:
-            error = self._flush(covered)
+            error = self._flush(covered, begun)
         finally:
             self._lock.acquire()
             self._syncing = False
@@ -407,9 +415,12 @@ class PosixAppender:
             raise error
         self._flushed = covered
 
-    def _flush(self, covered: int) -> FileProblem | None:
+    def _flush(self, covered: int, begun: tuple[int, Callable[[], None]] | None) -> FileProblem | None:
         try:
-            self._disk.sync(self._handle)
+            if begun is not None:
+                begun[1]()
+            if begun is None or begun[0] < covered:
+                self._disk.sync(self._handle)
             with self._fence.locked():
                 self._refuse_if_fenced("flush")
                 self._record = replace(self._record, flushed_bytes=covered)
@@ -457,6 +468,9 @@ class PosixAppender:
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._begun is not None:  # the handle is in use until it is over
+                with suppress(OSError):
+                    self._begun[1]()
             self._fence.close()
             close_quietly(self._disk, self._handle)
 

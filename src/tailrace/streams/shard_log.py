@@ -239,10 +239,12 @@ class _OpenSegment:
         if self._data.length == start:  # otherwise an earlier try came further than this
             self._data.append(start, [memoryview(packed.data)], passing=passing)
         assert self._data.length == packed.end - self.segment.data_base
-        self._flush(self._data)
         offset = entry_offset(self.entries)
         if self._index.length == offset:
             self._index.append(offset, [memoryview(packed.entries)])
+        # Side by side, but the index is told of behind the data. What a power loss leaves of either is judged by sums.
+        self._index.prepare()
+        self._flush(self._data)
         self._flush(self._index)
         self.entries += packed.count
         if self._cached:

@@ -129,6 +129,10 @@ class FaultyDisk:
     reserve = _failing(Disk.reserve)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
+
+    def syncing(self, handle: int) -> Callable[[], None]:
+        return functools.partial(self.sync, handle)  # it fails where it is waited for
+
     forget = _failing(Disk.forget)
     expect = _failing(Disk.expect)
     size = _failing(Disk.size)

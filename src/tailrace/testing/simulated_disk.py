@@ -162,6 +162,9 @@ class _Calls:
         self._machine.used_bytes += size - len(file.content)
         file.truncate(size)
 
+    def syncing(self, handle: int) -> Callable[[], None]:
+        return functools.partial(self.sync, handle)
+
     @_call
     def sync(self, handle: int) -> None:
         node = self._opened(handle).node
