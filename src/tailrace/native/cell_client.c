@@ -229,10 +229,14 @@ static void ask_first(const look *with, tr_key *key) {
     ask_more(with, key, with->need == 1 || in_memory(client, key) >= (int)with->need ? with->need : client->copies);
 }
 
-/* Nobody is asked any more but for `kept`, which has the value: whoever is still FOUND would be fetched. */
+/* Nobody is asked any more but for `kept`, which has the value: whoever is still FOUND would be fetched. And whatever
+ * else is on its way is received elsewhere than where the value is, or will be. */
 static void settle(const tr_client *client, tr_key *key, tr_key_state state, int kept) {
-    for (int copy = 0; copy < (int)client->copies; copy++)
-        if (copy != kept) probe_of(client, key, (uint32_t)copy)->state = IDLE;
+    for (int copy = 0; copy < (int)client->copies; copy++) {
+        tr_probe *probe = probe_of(client, key, (uint32_t)copy);
+        if (copy != kept) probe->state = IDLE;
+        probe->place = NULL;
+    }
     if (kept >= 0) key->chosen = (uint8_t)kept;
     key->state = state;
     key->reading = 0;
@@ -324,6 +328,7 @@ static void stash_values(tr_client *client, uint32_t b) {
         tr_probe *probe = &client->probes[i];
         uint32_t number = client->owners[i];
         if (probe->state != TR_PROBE_HIT || !probe->data || client->stashed[number] == probe->data) continue;
+        if (probe->data == client->keys[number].offer) continue; /* it never was in the link's buffer */
         if (is_spare(client, number, probe)) {
             probe->state = TR_PROBE_FOUND; /* its word still counts */
             probe->data = NULL;
@@ -353,6 +358,13 @@ static void link_broke(tr_client *client, uint32_t b) {
     group_down(client, b);
 }
 
+/* One replica alone may receive a value where it is wanted: two would write over each other. */
+static void give_place(const look *with, const tr_key *key, tr_probe *probe) {
+    const int alone = with->need == 1 && __builtin_popcount(key->asked) == 1;
+    probe->place = alone ? key->offer : NULL;
+    probe->place_bytes = key->offer_bytes;
+}
+
 /* Questions of one kind, in one frame. */
 static void send_scan(look *with, uint32_t b, int with_data) {
     tr_client *client = with->client;
@@ -370,6 +382,7 @@ static void send_scan(look *with, uint32_t b, int with_data) {
         size_t number = (size_t)(client->asking[i] - client->probes);
         tr_key *key = &client->keys[client->owners[number]];
         key->sent |= (uint8_t)(1u << ((b + client->backends - key->home) % client->backends));
+        give_place(with, key, client->asking[i]);
     }
     stash_values(client, b);
     /* Where one replica's word is enough its bytes are wanted, however many. */
@@ -639,7 +652,8 @@ size_t tr_client_take(tr_client *client) {
         tr_key *key = &client->keys[i];
         tr_probe *probe = tr_client_chosen(client, i);
         if (key->state == TR_KEY_READY) {
-            if (probe->value_bytes) memcpy(client->places[key->probes[key->chosen]], probe->data, probe->value_bytes);
+            uint8_t *place = client->places[key->probes[key->chosen]];
+            if (probe->value_bytes && probe->data != place) memcpy(place, probe->data, probe->value_bytes);
             key->state = TR_KEY_HIT;
         } else if (key->state == TR_KEY_TAKE) {
             if (probe->state == TR_PROBE_HIT) {

@@ -5,7 +5,8 @@
  * format, or that nobody asked for, breaks the link, and a value that does not prove itself is none.
  *
  * Values are not copied: a probe's `data` lies in the link's memory until the next tr_link_scan. That memory grows to
- * what was asked for at once, and is used again.
+ * what was asked for at once, and is used again. A large value whose probe has a `place` is received there instead, and
+ * proved there.
  */
 #ifndef TAILRACE_CELL_LINK_H
 #define TAILRACE_CELL_LINK_H
