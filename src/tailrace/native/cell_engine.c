@@ -314,12 +314,18 @@ static ssize_t receive(tr_engine *engine, connection *connection, uint8_t *to, s
     return got;
 }
 
+/* What is in one piece costs the kernel less than a list of one. */
+static ssize_t send_pieces(int socket, struct iovec *pieces, size_t pieces_count) {
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_count};
+    return pieces_count == 1 ? send(socket, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                             : sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* `count`: the bytes of all pieces. */
 static ssize_t transmit_pieces(tr_engine *engine, connection *connection, struct iovec *pieces, size_t pieces_count,
                                size_t count) {
-    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_count};
-    ssize_t sent = sendmsg(connection->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR) sent = sendmsg(connection->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = send_pieces(connection->socket, pieces, pieces_count);
+    while (sent < 0 && errno == EINTR) sent = send_pieces(connection->socket, pieces, pieces_count);
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
         hang_up(engine, connection);
         return -1;

@@ -28,7 +28,7 @@ enum {
 /* A request on its way, oldest first. Its probes are the next `items` of the ring of probes. */
 typedef struct {
     uint64_t tag, instance, config_id;
-    uint32_t items, answered, data_bytes_max;
+    uint32_t items, answered, data_bytes_max, place_bytes;
     uint16_t kind;
     uint16_t forgotten;
 } question;
@@ -161,7 +161,7 @@ static int transmit(tr_link *link) {
 }
 
 static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t count, uint32_t now_s,
-                       uint32_t data_bytes_max, uint32_t wait_ms) {
+                       uint32_t data_bytes_max, uint32_t wait_ms, uint32_t place_bytes) {
     const size_t bytes = sizeof(tr_request) + (size_t)count * tr_item_bytes(kind);
     uint8_t *at = make_out_room(link, bytes);
     if (!at || grow(&link->questions_ring, (void **)&link->questions, sizeof *link->questions, 1) ||
@@ -193,7 +193,7 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
     }
     link->questions[link->questions_ring.last++ & (link->questions_ring.room - 1)] = (question){
         .tag = request.tag, .instance = request.instance, .config_id = request.config_id, .items = count,
-        .data_bytes_max = data_bytes_max, .kind = kind,
+        .data_bytes_max = data_bytes_max, .place_bytes = place_bytes, .kind = kind,
     };
     link->pending += count;
     link->stats.requests++;
@@ -202,12 +202,12 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
 }
 
 static int ask(tr_link *link, uint16_t kind, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
-               uint32_t wait_ms) {
+               uint32_t wait_ms, uint32_t place_bytes) {
     const size_t most = (link->request_bytes_max - sizeof(tr_request)) / tr_item_bytes(kind);
     if (link->probes_ring.last - link->probes_ring.first + count > TR_LINK_PENDING_MAX) return EAGAIN;
     for (size_t at = 0, part; at < count && !link->error; at += part) {
         part = count - at < most ? count - at : most;
-        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max, wait_ms);
+        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max, wait_ms, place_bytes);
     }
     /* Those that did not get as far as the ring are down like those in it. */
     for (size_t i = 0; link->error && i < count; i++) probes[i]->state = TR_PROBE_DOWN;
@@ -224,25 +224,26 @@ static void reuse_memory(tr_link *link) {
     link->used = part;
 }
 
-int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
+int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
+                 uint32_t place_bytes) {
     if (!link->error) reuse_memory(link);
-    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max, 0);
+    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max, 0, place_bytes);
     return error ? error : transmit(link);
 }
 
 int tr_link_watch(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t wait_ms) {
     if (!link->error) reuse_memory(link);
-    int error = ask(link, TR_WAIT, probes, count, now_s, UINT32_MAX, wait_ms);
+    int error = ask(link, TR_WAIT, probes, count, now_s, UINT32_MAX, wait_ms, 0);
     return error ? error : transmit(link);
 }
 
 int tr_link_read(tr_link *link, tr_probe **probes, size_t count) {
-    return ask(link, TR_READ, probes, count, 0, 0, 0);
+    return ask(link, TR_READ, probes, count, 0, 0, 0, 0);
 }
 
 int tr_link_ping(tr_link *link) {
     if (link->questions_ring.last - link->questions_ring.first >= TR_LINK_PENDING_MAX) return EAGAIN;
-    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0, 0)) transmit(link);
+    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0, 0, 0)) transmit(link);
     return link->error;
 }
 
@@ -391,7 +392,7 @@ static tr_probe *asked_next(const tr_link *link, const question *question) {
 /* Whether what comes next may be a value that has a place: then no more than its head is to be received elsewhere. */
 static int expects_place(tr_link *link) {
     const question *question = oldest(link);
-    if (!question || question->forgotten || question->kind != TR_SCAN) return 0;
+    if (!question || question->forgotten || !question->place_bytes) return 0;
     return asked_next(link, question)->place != NULL;
 }
 
@@ -403,10 +404,10 @@ static size_t landing_head(const tr_probe *probe) { return sizeof(tr_scanned) + 
 static int begin_landing(tr_link *link, const question *question, tr_probe *probe, const uint8_t *at, size_t count) {
     tr_scanned item;
     const size_t head = landing_head(probe);
-    if (question->kind != TR_SCAN || !probe->place || probe->state != TR_PROBE_NEW || count < head) return 0;
+    if (!question->place_bytes || !probe->place || probe->state != TR_PROBE_NEW || count < head) return 0;
     memcpy(&item, at, sizeof item);
     if (!item.data_bytes || !scanned_is_right(question, &item) || !accept_found(probe, &item)) return 0;
-    if (probe->value_bytes < LANDED_LEAST || probe->value_bytes > probe->place_bytes) return 0;
+    if (probe->value_bytes < LANDED_LEAST || probe->value_bytes > question->place_bytes) return 0;
     if (count - head >= probe->value_bytes || !tr_entry_begins(probe, at + sizeof item)) return 0;
     memcpy(probe->place, at + head, count - head);
     link->landing = (landing){
@@ -477,23 +478,21 @@ static int has_whole(tr_link *link, size_t bytes) {
     return 0;
 }
 
-/* True: an item was taken. */
-static int take_item(tr_link *link) {
-    question *question = oldest(link);
+/* True: this item was taken. */
+static int take_item(tr_link *link, question *question, uint32_t fixed) {
     tr_probe *probe = asked_next(link, question);
-    const uint32_t fixed = question->kind == TR_READ ? sizeof(tr_fetched) : sizeof(tr_scanned);
-    const size_t at = link->answer_bytes - link->answer_left;
+    const uint32_t left = link->answer_left, at = link->answer_bytes - left;
     uint32_t data_bytes;
-    if (link->answer_left < fixed) return misses_format(link, "no item at byte", at), 0;
+    if (left < fixed) return misses_format(link, "no item at byte", at), 0;
     if (!has_whole(link, fixed)) return 0;
     const uint8_t *item = link->chunks[link->chunk] + link->next;
     memcpy(&data_bytes, item + offsetof(tr_scanned, data_bytes), sizeof data_bytes);
     const uint64_t bytes = fixed + tr_padded(data_bytes);
-    if (bytes > link->answer_left) return misses_format(link, "no item at byte", at), 0;
+    if (bytes > left) return misses_format(link, "no item at byte", at), 0;
     const size_t count = link->used - link->next;
-    if (probe && probe->place && count < bytes) {
+    if (count < bytes && question->place_bytes && probe && probe->place) {
         /* Not more than the heads: they tell where the rest goes. */
-        if (count < landing_head(probe) && landing_head(probe) < bytes) return has_whole(link, landing_head(probe)) && 0;
+        if (landing_head(probe) < bytes && !has_whole(link, landing_head(probe))) return 0;
         if (begin_landing(link, question, probe, item, count)) return 0;
     }
     if (!has_whole(link, bytes)) return 0;
@@ -504,13 +503,22 @@ static int take_item(tr_link *link) {
     return !end_item(link, question, (uint32_t)bytes);
 }
 
+/* True: all that were left of this answer were taken. */
+static int take_items(tr_link *link) {
+    question *question = oldest(link);
+    const uint32_t fixed = question->kind == TR_READ ? sizeof(tr_fetched) : sizeof(tr_scanned);
+    while (link->items_left)
+        if (!take_item(link, question, fixed)) return 0;
+    return 1;
+}
+
 /* Take all that is whole. What nobody waits for leaves its room to the next. */
 static int take_answers(tr_link *link) {
     for (int more = 1; more && !link->error;) {
         if (link->landing.is_under_way) {
             more = !link->landing.left && has_whole(link, link->landing.head + link->landing.padding) && !end_landing(link);
         } else if (link->items_left) {
-            more = take_item(link);
+            more = take_items(link);
         } else {
             more = has_whole(link, sizeof(tr_answer));
             if (!more || begin_answer(link, link->chunks[link->chunk] + link->next)) break;
@@ -542,9 +550,9 @@ static ssize_t receive(tr_link *link, size_t *room) {
     uint8_t *to = landing_place(link);
     struct iovec pieces[2] = {{to, landing->left}, {chunk, left < AHEAD ? left : AHEAD}};
     if (!to) pieces[0] = (struct iovec){chunk, landing->left < left ? landing->left : left};
-    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = to ? 2 : 1};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = to ? 2 : 1};
     *room = pieces[0].iov_len + (to ? pieces[1].iov_len : 0);
-    ssize_t got = recvmsg(link->socket, (struct msghdr *)&message, MSG_DONTWAIT);
+    ssize_t got = recvmsg(link->socket, &message, MSG_DONTWAIT);
     if (got <= 0) return got;
     const size_t landed = (size_t)got < landing->left ? (size_t)got : landing->left;
     landing->left -= (uint32_t)landed;

@@ -35,11 +35,12 @@ typedef struct {
     uint32_t value_bytes;
     tr_probe_state state;
     const uint8_t *data; /* link only: the value's bytes, already checked, until the link's next question */
-    /* link only: memory of who asked, where a value of up to so many bytes may be received; or NULL, which it may become
-     * at any time. Then `data` is there, for as long as who asked likes. Unless it is a HIT, anything may be there. */
+    /* link only: memory of who asked, where the value may be received; or NULL, which it may become at any time. Then
+     * `data` is there, for as long as who asked likes. Unless it is a HIT, anything may be there. */
     uint8_t *place;
-    uint32_t place_bytes;
 } tr_probe;
+
+_Static_assert(sizeof(tr_probe) <= 128, "two lines of the processor's cache: batches are full of them");
 
 /* What the index will say is left as it was: zeros there cost more than all the rest. */
 static inline void tr_probe_begin(tr_probe *probe, tr_slice key, tr_key_hash hash, tr_probe_state state) {
