@@ -114,6 +114,7 @@ cdef extern from "cell_client.h" nogil:
     void tr_client_close(tr_client *client)
     void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_link *link, uint64_t config_id)
     int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count)
+    void tr_client_offer(tr_client *client, size_t key, uint8_t *place, uint32_t bytes)
     size_t tr_client_glance(tr_client *client, uint32_t now_s, int relaxed)
     void tr_client_look(tr_client *client, uint32_t now_s, int relaxed, uint64_t deadline_ns)
     tr_probe *tr_client_chosen(const tr_client *client, size_t key)
@@ -513,6 +514,7 @@ cdef class CellClient:
         cdef uint32_t i, number, size
         cdef uint8_t *names
         cdef tr_slice *slices
+        cdef bint apart = True  # no two of them have the same place
         self.begin()
         names = <uint8_t *> malloc(count * key_bytes + 1)
         slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
@@ -524,8 +526,12 @@ cdef class CellClient:
                 memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
                 memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
                 slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
+                apart = apart and (numbers == NULL or i == 0 or numbers[i] > numbers[i - 1])
             if tr_client_prepare(&self.client, slices, count):
                 raise MemoryError(f"no memory for {count} keys")
+            for i in range(count if apart else 0):
+                tr_client_offer(&self.client, i, room + (i if numbers == NULL else numbers[i]) * stride,
+                                <uint32_t> min(stride, <uint64_t> 0xFFFFFFFF))
             while True:
                 self.decide(0, relaxed, deadline_ns)
                 for i in range(count):

@@ -89,7 +89,8 @@ cdef extern from "cell_link.h":
     void tr_link_close(tr_link *link) nogil
     int tr_link_fd(const tr_link *link)
     const tr_cell_head *tr_link_head(const tr_link *link)
-    int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) nogil
+    int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
+                     uint32_t place_bytes) nogil
     int tr_link_read(tr_link *link, tr_probe **probes, size_t count) nogil
     int tr_link_ping(tr_link *link) nogil
     int tr_link_wait(tr_link *link, uint64_t wait_ms) nogil
@@ -358,7 +359,7 @@ cdef class Link:
     cdef int scan_all(self, size_t count, uint32_t now_s, uint32_t data_bytes_max) except -1:
         cdef int error
         with nogil:
-            error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max)
+            error = tr_link_scan(self.link, self.asked, count, now_s, data_bytes_max, 0)
         if error:
             self.fail(error)
         return self.wait()

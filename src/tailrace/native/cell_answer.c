@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "cell_sum.h"
+
 enum {
     GROUP = 16,        /* items that are found before the first of them is copied, so that memory is on its way */
     PREFETCHED = 1024, /* bytes of an entry at most; the processor follows a longer run by itself */
@@ -25,6 +27,63 @@ int64_t tr_request_measure(const uint8_t *bytes, size_t count, uint32_t bytes_ma
     return count < request.bytes ? 0 : (int64_t)request.bytes;
 }
 
+/* ---- the outbox */
+
+static void lend(tr_outbox *out, size_t begin, const tr_word *from, size_t bytes) {
+    out->lents[out->lents_count++] = (tr_lent){.begin = begin, .bytes = bytes, .from = from};
+}
+
+/* What is behind this place does not count. */
+static void take_back(tr_outbox *out, size_t used) {
+    out->used = used;
+    while (out->lents_count && out->lents[out->lents_count - 1].begin >= used) out->lents_count--;
+}
+
+/* The memory that was lent goes away: from here on everything lies in its place. */
+static void bring_home(tr_outbox *out) {
+    for (uint32_t i = 0; i < out->lents_count; i++)
+        tr_copy_out(out->at + out->lents[i].begin, out->lents[i].from, out->lents[i].bytes);
+    out->lents_count = 0;
+}
+
+size_t tr_outbox_pieces(const tr_outbox *out, struct iovec pieces[TR_PIECES_MAX]) {
+    size_t count = 0, at = 0;
+    for (uint32_t i = 0; i < out->lents_count; i++) {
+        const tr_lent *lent = &out->lents[i];
+        if (lent->begin > at) pieces[count++] = (struct iovec){out->at + at, lent->begin - at};
+        pieces[count++] = (struct iovec){(void *)lent->from, lent->bytes};
+        at = lent->begin + lent->bytes;
+    }
+    if (out->used > at) pieces[count++] = (struct iovec){out->at + at, out->used - at};
+    return count;
+}
+
+void tr_outbox_copy(const tr_outbox *out, size_t skipped, uint8_t *to) {
+    size_t at = skipped; /* all before it is copied, or skipped */
+    for (uint32_t i = 0; i < out->lents_count; i++) {
+        const tr_lent *lent = &out->lents[i];
+        const size_t end = lent->begin + lent->bytes;
+        if (end <= at) continue;
+        if (lent->begin > at) {
+            memcpy(to + (at - skipped), out->at + at, lent->begin - at);
+            at = lent->begin;
+        }
+        /* Shared memory is read in words of its own: of the first one a part may be sent already. */
+        size_t inside = at - lent->begin, odd = inside % 8;
+        if (odd) {
+            uint8_t word[8];
+            const size_t bytes = end - at < 8 - odd ? end - at : 8 - odd;
+            tr_words_read(word, lent->from + inside / 8, sizeof word);
+            memcpy(to + (at - skipped), word + odd, bytes);
+            at += bytes;
+            inside += bytes;
+        }
+        if (end > at) tr_copy_out(to + (at - skipped), lent->from + inside / 8, end - at);
+        at = end;
+    }
+    if (out->used > at) memcpy(to + (at - skipped), out->at + at, out->used - at);
+}
+
 /* ---- the cell behind */
 
 /* True: another mapping than before. */
@@ -32,6 +91,7 @@ static int renew(tr_source *source) {
     char why[TR_WHY_BYTES];
     tr_cell_head before = source->view.head;
     if (source->now_ms < source->renew_ms) return 0;
+    if (source->lent_to) bring_home(source->lent_to);
     if (tr_view_renew(&source->view, NULL, 0, why)) {
         /* The next backend may be about to start. Looking for it at every item would cost those who still wait. */
         source->renew_ms = source->now_ms + RENEW_PAUSE_MS;
@@ -97,7 +157,7 @@ typedef struct {
 static void finish(part *part, tr_answer_status status) {
     const tr_cell_head *head = &part->source->view.head;
     if (status != TR_ANSWERED) { /* nothing of it counts */
-        part->out->used = part->begin + sizeof(tr_answer);
+        take_back(part->out, part->begin + sizeof(tr_answer));
         part->next = part->first;
     }
     tr_answer answer = {
@@ -132,16 +192,26 @@ static void look(part *part, finding *finding) {
     finding->state = find(part->source, finding->hash, part->request.now_s, &finding->entry, &finding->sight);
 }
 
+/* Bring a data entry that was just found behind an item's `fixed` bytes: a large one is lent, not copied. False: it
+ * changed meanwhile. */
+static int bring_entry(part *part, size_t fixed, tr_key_hash hash, const tr_index_entry *entry, tr_sight *sight) {
+    tr_outbox *out = part->out;
+    tr_view *view = &part->source->view;
+    if (entry->size < TR_LENT_LEAST || out->lents_count == TR_LENT_MAX)
+        return tr_view_copy(view, hash, entry, sight, out->at + out->used + fixed);
+    lend(out, out->used + fixed, view->data + entry->offset / 8, entry->size);
+    return 1;
+}
+
 /* False: no room for it here, so it begins the next answer. */
 static int put_scanned(part *part, finding *finding) {
-    uint8_t *data = part->out->at + part->out->used + sizeof(tr_scanned);
     uint32_t data_bytes = 0;
     while (finding->state == TR_PROBE_FOUND && finding->entry.size <= part->request.data_bytes_max) {
         if (!has_room(part, sizeof(tr_scanned) + tr_padded(finding->entry.size))) {
             if (part->next > part->first) return 0;
             break; /* larger than any entry: whoever wants it may find out why */
         }
-        if (tr_view_copy(&part->source->view, finding->hash, &finding->entry, &finding->sight, data)) {
+        if (bring_entry(part, sizeof(tr_scanned), finding->hash, &finding->entry, &finding->sight)) {
             data_bytes = finding->entry.size;
             part->source->sent++;
             break;
@@ -206,7 +276,8 @@ static tr_read_status copy_index(const tr_source *source, const tr_range *range,
 
 /* Not any bytes, but an entry that the index names while they are copied. Others could prove nothing, and touching the
  * holes of the data would fill them with memory. */
-static tr_read_status copy_data(tr_source *source, const tr_range *range, uint8_t *to) {
+static tr_read_status bring_data(part *part, const tr_range *range) {
+    tr_source *source = part->source;
     tr_index_entry entry;
     tr_sight sight = {0};
     if (range->generation != source->view.head.instance) return TR_READ_STALE;
@@ -215,7 +286,7 @@ static tr_read_status copy_data(tr_source *source, const tr_range *range, uint8_
         tr_probe_state state = find(source, range->hash, 0, &entry, &sight);
         if (range->generation != source->view.head.instance || state == TR_PROBE_REVOKED) return TR_READ_STALE;
         if (state != TR_PROBE_FOUND || entry.offset != range->offset || entry.size != range->size) return TR_READ_CHANGED;
-        if (tr_view_copy(&source->view, range->hash, &entry, &sight, to)) return TR_READ_DONE;
+        if (bring_entry(part, sizeof(tr_fetched), range->hash, &entry, &sight)) return TR_READ_DONE;
     }
 }
 
@@ -229,7 +300,7 @@ static void read_ranges(part *part, size_t enough) {
         if (!has_room(part, sizeof(tr_fetched) + tr_padded(size)) && part->next > part->first) return;
         uint8_t *to = part->out->at + part->out->used + sizeof(tr_fetched);
         tr_read_status status = range.region == TR_REGION_INDEX  ? copy_index(part->source, &range, to)
-                                : range.region == TR_REGION_DATA ? copy_data(part->source, &range, to)
+                                : range.region == TR_REGION_DATA ? bring_data(part, &range)
                                                                  : TR_READ_OUTSIDE;
         tr_fetched item = {.status = status, .data_bytes = status == TR_READ_DONE ? range.size : 0};
         part->source->read += status == TR_READ_DONE;

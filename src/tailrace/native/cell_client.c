@@ -62,6 +62,7 @@ void tr_client_close(tr_client *client) {
     free(client->owners);
     free(client->places);
     free(client->asking);
+    free(client->offers);
     free(client->stashed);
     *client = (tr_client){0};
 }
@@ -82,14 +83,17 @@ static int make_batch_room(tr_client *client, size_t count) {
     free(client->owners);
     free(client->places);
     free(client->asking);
+    free(client->offers);
     free(client->stashed);
     client->keys = calloc(room, sizeof *client->keys);
     client->probes = calloc(probes, sizeof *client->probes);
     client->owners = calloc(probes, sizeof *client->owners);
     client->places = calloc(probes, sizeof *client->places);
     client->asking = calloc(probes, sizeof *client->asking);
+    client->offers = calloc(room, sizeof *client->offers);
     client->stashed = calloc(room, sizeof *client->stashed);
-    int whole = client->keys && client->probes && client->owners && client->places && client->asking && client->stashed;
+    int whole = client->keys && client->probes && client->owners && client->places && client->asking &&
+                client->offers && client->stashed;
     client->keys_room = whole ? room : 0;
     return whole ? 0 : ENOMEM;
 }
@@ -138,6 +142,7 @@ int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
     tr_client_finish(client);
     client->keys_count = 0;
     client->all_hit = 0;
+    client->offer_bytes = 0;
     if (make_batch_room(client, count)) return ENOMEM;
     (client->copies == client->backends ? deal_to_all : deal_to_some)(client, keys, count);
     client->keys_count = count;
@@ -229,10 +234,14 @@ static void ask_first(const look *with, tr_key *key) {
     ask_more(with, key, with->need == 1 || in_memory(client, key) >= (int)with->need ? with->need : client->copies);
 }
 
-/* Nobody is asked any more but for `kept`, which has the value: whoever is still FOUND would be fetched. */
+/* Nobody is asked any more but for `kept`, which has the value: whoever is still FOUND would be fetched. And whatever
+ * else is on its way is received elsewhere than where the value is, or will be. */
 static void settle(const tr_client *client, tr_key *key, tr_key_state state, int kept) {
-    for (int copy = 0; copy < (int)client->copies; copy++)
-        if (copy != kept) probe_of(client, key, (uint32_t)copy)->state = IDLE;
+    for (int copy = 0; copy < (int)client->copies; copy++) {
+        tr_probe *probe = probe_of(client, key, (uint32_t)copy);
+        if (copy != kept) probe->state = IDLE;
+        if (client->offer_bytes) probe->place = NULL;
+    }
     if (kept >= 0) key->chosen = (uint8_t)kept;
     key->state = state;
     key->reading = 0;
@@ -324,6 +333,7 @@ static void stash_values(tr_client *client, uint32_t b) {
         tr_probe *probe = &client->probes[i];
         uint32_t number = client->owners[i];
         if (probe->state != TR_PROBE_HIT || !probe->data || client->stashed[number] == probe->data) continue;
+        if (client->offer_bytes && probe->data == client->offers[number]) continue; /* it never was in the link's buffer */
         if (is_spare(client, number, probe)) {
             probe->state = TR_PROBE_FOUND; /* its word still counts */
             probe->data = NULL;
@@ -353,6 +363,12 @@ static void link_broke(tr_client *client, uint32_t b) {
     group_down(client, b);
 }
 
+/* One replica alone may receive a value where it is wanted: two would write over each other. */
+static void give_place(const look *with, uint32_t number, tr_probe *probe) {
+    const int alone = with->need == 1 && __builtin_popcount(with->client->keys[number].asked) == 1;
+    probe->place = alone ? with->client->offers[number] : NULL;
+}
+
 /* Questions of one kind, in one frame. */
 static void send_scan(look *with, uint32_t b, int with_data) {
     tr_client *client = with->client;
@@ -370,11 +386,12 @@ static void send_scan(look *with, uint32_t b, int with_data) {
         size_t number = (size_t)(client->asking[i] - client->probes);
         tr_key *key = &client->keys[client->owners[number]];
         key->sent |= (uint8_t)(1u << ((b + client->backends - key->home) % client->backends));
+        if (client->offer_bytes) give_place(with, client->owners[number], client->asking[i]);
     }
     stash_values(client, b);
     /* Where one replica's word is enough its bytes are wanted, however many. */
     const uint32_t data_bytes_max = !with_data ? 0 : with->need == 1 ? UINT32_MAX : client->data_bytes_max;
-    if (tr_link_scan(backend->link, client->asking, count, with->now_s, data_bytes_max))
+    if (tr_link_scan(backend->link, client->asking, count, with->now_s, data_bytes_max, client->offer_bytes))
         link_broke(client, b);
 }
 
@@ -639,7 +656,8 @@ size_t tr_client_take(tr_client *client) {
         tr_key *key = &client->keys[i];
         tr_probe *probe = tr_client_chosen(client, i);
         if (key->state == TR_KEY_READY) {
-            if (probe->value_bytes) memcpy(client->places[key->probes[key->chosen]], probe->data, probe->value_bytes);
+            uint8_t *place = client->places[key->probes[key->chosen]];
+            if (probe->value_bytes && probe->data != place) memcpy(place, probe->data, probe->value_bytes);
             key->state = TR_KEY_HIT;
         } else if (key->state == TR_KEY_TAKE) {
             if (probe->state == TR_PROBE_HIT) {

@@ -314,9 +314,18 @@ static ssize_t receive(tr_engine *engine, connection *connection, uint8_t *to, s
     return got;
 }
 
-static ssize_t transmit(tr_engine *engine, connection *connection, const uint8_t *from, size_t count) {
-    ssize_t sent = send(connection->socket, from, count, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR) sent = send(connection->socket, from, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+/* What is in one piece costs the kernel less than a list of one. */
+static ssize_t send_pieces(int socket, struct iovec *pieces, size_t pieces_count) {
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_count};
+    return pieces_count == 1 ? send(socket, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                             : sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* `count`: the bytes of all pieces. */
+static ssize_t transmit_pieces(tr_engine *engine, connection *connection, struct iovec *pieces, size_t pieces_count,
+                               size_t count) {
+    ssize_t sent = send_pieces(connection->socket, pieces, pieces_count);
+    while (sent < 0 && errno == EINTR) sent = send_pieces(connection->socket, pieces, pieces_count);
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
         hang_up(engine, connection);
         return -1;
@@ -325,6 +334,10 @@ static ssize_t transmit(tr_engine *engine, connection *connection, const uint8_t
     if ((size_t)sent < count) connection->is_writable = 0;
     add(&engine->counts.sent_bytes, (uint64_t)sent);
     return sent;
+}
+
+static ssize_t transmit(tr_engine *engine, connection *connection, const uint8_t *from, size_t count) {
+    return transmit_pieces(engine, connection, &(struct iovec){(void *)from, count}, 1, count);
 }
 
 /* ---- before a ticket */
@@ -418,28 +431,28 @@ static int settle(tr_engine *engine, connection *connection) {
     return 1;
 }
 
-static void keep(tr_engine *engine, uint8_t **kept, size_t *count, const uint8_t *bytes, size_t bytes_count) {
-    *kept = malloc(bytes_count);
-    *count = *kept ? bytes_count : 0;
-    if (!*kept) return;
-    memcpy(*kept, bytes, bytes_count);
-    count_pending(engine, bytes_count, 0);
-}
-
 /* Send this turn's answers, and keep what is not taken. */
 static void hand_over(tr_engine *engine, connection *connection) {
     tr_outbox *out = &engine->out;
+    struct iovec pieces[TR_PIECES_MAX];
     if (!out->used) return;
     publish(engine);
-    ssize_t sent = transmit(engine, connection, out->at, out->used);
+    ssize_t sent = transmit_pieces(engine, connection, pieces, tr_outbox_pieces(out, pieces), out->used);
     if (sent < 0) return;
     /* Whoever takes a turn's answer at once gets more in the next. Whoever does not makes us keep it. */
     int is_taken = (size_t)sent == out->used;
     if (is_taken && connection->quantum < TR_ENGINE_QUANTUM) connection->quantum *= 2;
     if (!is_taken && connection->quantum > TR_ENGINE_QUANTUM_FIRST) connection->quantum /= 2;
     if (is_taken) return;
-    keep(engine, &connection->owed, &connection->owed_count, out->at + sent, out->used - (size_t)sent);
-    if (!connection->owed) hang_up(engine, connection);
+    /* Its own copy: what is lent would have to stay where it is for as long as the peer likes. */
+    const size_t rest = out->used - (size_t)sent;
+    if (!(connection->owed = malloc(rest))) {
+        hang_up(engine, connection);
+        return;
+    }
+    tr_outbox_copy(out, (size_t)sent, connection->owed);
+    connection->owed_count = rest;
+    count_pending(engine, rest, 0);
 }
 
 /* Bytes to look for requests in: those that are kept, if they have a whole one; else with more from the socket. */
@@ -467,8 +480,13 @@ static void put_aside(tr_engine *engine, connection *connection, const uint8_t *
     if (bytes == engine->inbox) {
         drop_asked(engine, connection);
         if (at == count) return;
-        keep(engine, &connection->asked, &connection->asked_count, bytes + at, count - at);
-        if (!connection->asked) hang_up(engine, connection);
+        if (!(connection->asked = malloc(count - at))) {
+            hang_up(engine, connection);
+            return;
+        }
+        memcpy(connection->asked, bytes + at, count - at);
+        connection->asked_count = count - at;
+        count_pending(engine, count - at, 0);
     } else {
         connection->asked_at += at;
         if (at == count) drop_asked(engine, connection);
@@ -500,7 +518,7 @@ static void serve(tr_engine *engine, connection *connection) {
     if (!settle(engine, connection)) return;
     const uint8_t *bytes = gather(engine, connection, &count);
     if (connection->is_gone) return;
-    out->used = 0;
+    tr_outbox_clear(out);
     while (at < count && out->used < connection->quantum) {
         size = tr_request_measure(bytes + at, count - at, engine->config.request_bytes_max);
         if (size <= 0 || has_to_wait(engine, connection, bytes + at)) break;
@@ -515,6 +533,7 @@ static void serve(tr_engine *engine, connection *connection) {
     if (size < 0) tr_request_refuse(&engine->source, out);
     if (bytes) put_aside(engine, connection, bytes, at, count);
     if (!connection->is_gone) hand_over(engine, connection);
+    out->lents_count = 0; /* between turns nothing is lent */
     if (connection->is_gone) return;
     if (size < 0) {
         add(&engine->counts.malformed, 1);
@@ -801,6 +820,7 @@ static int prepare(tr_engine *engine, char *why) {
     engine->inbox = malloc(config->request_bytes_max);
     engine->out.room = TR_ENGINE_QUANTUM + TR_ENGINE_PART + TR_ANSWER_ROOM;
     engine->out.at = malloc(engine->out.room);
+    engine->source.lent_to = &engine->out;
     if (!engine->source.view.folder || !engine->inbox || !engine->out.at ||
         tr_tickets_open(&engine->tickets, TR_ENGINE_TICKETS_MAX, config->connections_max + TR_ENGINE_GREETING_MAX))
         return fail(why, "memory", config, ENOMEM);

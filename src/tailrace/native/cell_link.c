@@ -16,16 +16,19 @@
 #include <unistd.h>
 
 enum {
-    CHUNK_BYTES = TR_ANSWER_BYTES_MOST, /* of the memory for answers: one answer lies in one chunk */
+    CHUNK_BYTES = TR_ANSWER_BYTES_MOST, /* of the memory for answers: one item lies in one chunk */
     CHUNKS_KEPT = 8,        /* when a question needed more, and the next one does not */
     CHUNKS_ROOM = 16,       /* places for chunks to begin with */
     RECEIVES = 16,          /* in one pump at most: another link may wait for the caller */
+    AHEAD = 1 << 10,        /* bytes received beside a value that has a place: enough to know where the next one goes */
+    LANDED_LEAST = 4 << 10, /* bytes of a value that is worth it */
+    GAP_LEAST = 4 << 10,    /* bytes that nobody needs, before what is behind them is moved there */
 };
 
 /* A request on its way, oldest first. Its probes are the next `items` of the ring of probes. */
 typedef struct {
     uint64_t tag, instance, config_id;
-    uint32_t items, answered, data_bytes_max;
+    uint32_t items, answered, data_bytes_max, place_bytes;
     uint16_t kind;
     uint16_t forgotten;
 } question;
@@ -34,6 +37,16 @@ typedef struct {
 typedef struct {
     size_t first, last, room;
 } ring;
+
+/* A value on its way to its probe's place. Its item's head, and the head and key of its entry, wait where the answer is;
+ * behind them comes what follows the value. */
+typedef struct {
+    int is_under_way;
+    tr_probe *probe; /* NULL: nobody waits for it any more */
+    uint8_t *to;     /* NULL: there is no place for it any more, and the rest is dropped */
+    uint32_t left;
+    size_t head, padding;
+} landing;
 
 struct tr_link {
     int socket, error;
@@ -47,9 +60,13 @@ struct tr_link {
     tr_probe **probes;
     uint8_t *outbox; /* requests that the kernel did not take yet */
     size_t out_at, out_count, out_room;
-    /* Answers: whole ones up to `frame`, then the begin of one up to `used`, in the chunk `chunk`. */
+    /* Answers, in the chunk `chunk`: values that live up to `kept`, what is done with up to `next`, then the beginning
+     * of something up to `used`, which is an item's if the head of its answer was taken already. */
     uint8_t **chunks;
-    size_t chunk, chunks_count, chunks_room, frame, used;
+    size_t chunk, chunks_count, chunks_room, kept, next, used;
+    size_t missing; /* bytes that what has begun still needs, as far as is known */
+    uint32_t answer_bytes, answer_left, items_left; /* of the answer whose items are to come */
+    landing landing;
     tr_link_stats stats;
 };
 
@@ -76,6 +93,7 @@ __attribute__((format(printf, 3, 4))) static int break_link(tr_link *link, int e
     link->questions_ring.first = link->questions_ring.last;
     link->probes_ring.first = link->probes_ring.last;
     link->pending = 0;
+    link->landing = (landing){0};
     return error;
 }
 
@@ -143,7 +161,7 @@ static int transmit(tr_link *link) {
 }
 
 static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t count, uint32_t now_s,
-                       uint32_t data_bytes_max, uint32_t wait_ms) {
+                       uint32_t data_bytes_max, uint32_t wait_ms, uint32_t place_bytes) {
     const size_t bytes = sizeof(tr_request) + (size_t)count * tr_item_bytes(kind);
     uint8_t *at = make_out_room(link, bytes);
     if (!at || grow(&link->questions_ring, (void **)&link->questions, sizeof *link->questions, 1) ||
@@ -175,7 +193,7 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
     }
     link->questions[link->questions_ring.last++ & (link->questions_ring.room - 1)] = (question){
         .tag = request.tag, .instance = request.instance, .config_id = request.config_id, .items = count,
-        .data_bytes_max = data_bytes_max, .kind = kind,
+        .data_bytes_max = data_bytes_max, .place_bytes = place_bytes, .kind = kind,
     };
     link->pending += count;
     link->stats.requests++;
@@ -184,47 +202,48 @@ static int put_request(tr_link *link, uint16_t kind, tr_probe **probes, uint32_t
 }
 
 static int ask(tr_link *link, uint16_t kind, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
-               uint32_t wait_ms) {
+               uint32_t wait_ms, uint32_t place_bytes) {
     const size_t most = (link->request_bytes_max - sizeof(tr_request)) / tr_item_bytes(kind);
     if (link->probes_ring.last - link->probes_ring.first + count > TR_LINK_PENDING_MAX) return EAGAIN;
     for (size_t at = 0, part; at < count && !link->error; at += part) {
         part = count - at < most ? count - at : most;
-        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max, wait_ms);
+        put_request(link, kind, probes + at, (uint32_t)part, now_s, data_bytes_max, wait_ms, place_bytes);
     }
     /* Those that did not get as far as the ring are down like those in it. */
     for (size_t i = 0; link->error && i < count; i++) probes[i]->state = TR_PROBE_DOWN;
     return link->error;
 }
 
-/* All answers that came whole are dead; of one that is still coming in, what is there goes to the front. */
+/* All values that came whole are dead; of what is still coming in, what is there goes to the front. */
 static void reuse_memory(tr_link *link) {
-    size_t part = link->used - link->frame;
-    if (part) memmove(link->chunks[0], link->chunks[link->chunk] + link->frame, part);
+    size_t part = link->used - link->next;
+    if (part) memmove(link->chunks[0], link->chunks[link->chunk] + link->next, part);
     while (link->chunks_count > CHUNKS_KEPT && link->chunks_count > link->chunk + 1)
         free(link->chunks[--link->chunks_count]);
-    link->chunk = link->frame = 0;
+    link->chunk = link->kept = link->next = 0;
     link->used = part;
 }
 
-int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max) {
+int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
+                 uint32_t place_bytes) {
     if (!link->error) reuse_memory(link);
-    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max, 0);
+    int error = ask(link, TR_SCAN, probes, count, now_s, data_bytes_max, 0, place_bytes);
     return error ? error : transmit(link);
 }
 
 int tr_link_watch(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t wait_ms) {
     if (!link->error) reuse_memory(link);
-    int error = ask(link, TR_WAIT, probes, count, now_s, UINT32_MAX, wait_ms);
+    int error = ask(link, TR_WAIT, probes, count, now_s, UINT32_MAX, wait_ms, 0);
     return error ? error : transmit(link);
 }
 
 int tr_link_read(tr_link *link, tr_probe **probes, size_t count) {
-    return ask(link, TR_READ, probes, count, 0, 0, 0);
+    return ask(link, TR_READ, probes, count, 0, 0, 0, 0);
 }
 
 int tr_link_ping(tr_link *link) {
     if (link->questions_ring.last - link->questions_ring.first >= TR_LINK_PENDING_MAX) return EAGAIN;
-    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0, 0)) transmit(link);
+    if (!link->error && !put_request(link, TR_PING, NULL, 0, 0, 0, 0, 0)) transmit(link);
     return link->error;
 }
 
@@ -249,45 +268,48 @@ static void prove(tr_link *link, tr_probe *probe, const uint8_t *raw) {
     }
 }
 
-/* One item's bytes, or 0 if it is none. `probe`: NULL if nobody waits for it. */
-static size_t take_scanned(tr_link *link, const question *question, tr_probe *probe, const uint8_t *at, size_t left) {
+static int scanned_is_right(const question *question, const tr_scanned *item) {
+    if (item->zero || item->data_bytes > question->data_bytes_max) return 0;
+    if (item->state < TR_PROBE_FOUND || item->state > TR_PROBE_REVOKED || item->state == TR_PROBE_HIT) return 0;
+    return !item->data_bytes || (item->state == TR_PROBE_FOUND && item->data_bytes == item->size);
+}
+
+/* False: no entry of this key is as large, so another one has its hash. */
+static int accept_found(tr_probe *probe, const tr_scanned *item) {
+    probe->entry = (tr_index_entry){.hash = probe->hash, .version = item->version, .offset = item->offset,
+                                    .size = item->size, .expiry_s = item->expiry_s};
+    return tr_probe_accept(probe);
+}
+
+/* A whole item. False: it is none. `probe`: NULL if nobody waits for it. */
+static int take_scanned(tr_link *link, const question *question, tr_probe *probe, const uint8_t *at) {
     tr_scanned item;
-    if (left < sizeof item) return 0;
     memcpy(&item, at, sizeof item);
-    const uint64_t bytes = sizeof item + tr_padded(item.data_bytes);
-    if (bytes > left || item.zero || item.data_bytes > question->data_bytes_max) return 0;
-    if (item.state < TR_PROBE_FOUND || item.state > TR_PROBE_REVOKED || item.state == TR_PROBE_HIT) return 0;
-    if (item.data_bytes && (item.state != TR_PROBE_FOUND || item.data_bytes != item.size)) return 0;
-    if (!probe) return bytes;
-    if (item.state != TR_PROBE_FOUND) {
+    if (!scanned_is_right(question, &item)) return 0;
+    if (!probe) return 1;
+    if (item.state != TR_PROBE_FOUND)
         settle(link, probe, (tr_probe_state)item.state);
-        return bytes;
-    }
-    probe->entry = (tr_index_entry){.hash = probe->hash, .version = item.version, .offset = item.offset,
-                                    .size = item.size, .expiry_s = item.expiry_s};
-    if (!tr_probe_accept(probe)) /* no entry of this key is as large: another one has its hash */
+    else if (!accept_found(probe, &item))
         settle(link, probe, TR_PROBE_ASK);
     else if (item.data_bytes)
         prove(link, probe, at + sizeof item);
     else
         settle(link, probe, TR_PROBE_FOUND);
-    return bytes;
+    return 1;
 }
 
-static size_t take_fetched(tr_link *link, tr_probe *probe, const uint8_t *at, size_t left) {
+static int take_fetched(tr_link *link, tr_probe *probe, const uint8_t *at) {
     tr_fetched item;
-    if (left < sizeof item) return 0;
     memcpy(&item, at, sizeof item);
-    const uint64_t bytes = sizeof item + tr_padded(item.data_bytes);
-    if (bytes > left || item.zero || item.status > TR_READ_OUTSIDE) return 0;
+    if (item.zero || item.status > TR_READ_OUTSIDE) return 0;
     if ((item.status == TR_READ_DONE) != (item.data_bytes != 0)) return 0;
-    if (!probe) return bytes;
+    if (!probe) return 1;
     if (item.data_bytes && item.data_bytes != probe->entry.size) return 0;
     if (item.data_bytes)
         prove(link, probe, at + sizeof item);
     else
         settle(link, probe, item.status == TR_READ_STALE ? TR_PROBE_REVOKED : TR_PROBE_UNSETTLED);
-    return bytes;
+    return 1;
 }
 
 static void adopt(tr_link *link, const tr_answer *answer) {
@@ -310,11 +332,17 @@ static int misses_format(tr_link *link, const char *what, uint64_t seen) {
     return break_link(link, EPROTO, "the engine broke the format: %s %" PRIu64, what, seen);
 }
 
-/* One whole answer. 0 or the errno of the link, which is broken then. */
-static int take_answer(tr_link *link, const uint8_t *frame) {
+static void end_answer(tr_link *link, const question *question) {
+    if (question->answered == question->items) link->questions_ring.first++;
+}
+
+/* The head of an answer. 0 or the errno of the link, which is broken then. */
+static int begin_answer(tr_link *link, const uint8_t *at) {
     tr_answer answer;
-    memcpy(&answer, frame, sizeof answer);
+    memcpy(&answer, at, sizeof answer);
     question *question = oldest(link);
+    if (answer.bytes < sizeof answer || answer.bytes > link->answer_bytes_max || answer.bytes % 8)
+        return misses_format(link, "an answer's bytes:", answer.bytes);
     if (answer.status == TR_MALFORMED) return break_link(link, EPROTO, "the engine did not understand a request");
     if (!question) return misses_format(link, "an answer that nobody asked for, tag", answer.tag);
     if (answer.tag != question->tag) return misses_format(link, "an answer out of turn, tag", answer.tag);
@@ -336,22 +364,86 @@ static int take_answer(tr_link *link, const uint8_t *frame) {
     } else if (answer.items > question->items - question->answered || (question->items && !answer.items)) {
         return misses_format(link, "an answer has items:", answer.items);
     }
-    size_t at = sizeof answer;
-    for (uint32_t i = 0; i < answer.items; i++) {
-        /* It counts as answered only when it is: if its bytes break the link, it is down with the others. */
-        tr_probe *probe = question->forgotten
-                              ? NULL
-                              : link->probes[link->probes_ring.first & (link->probes_ring.room - 1)];
-        size_t bytes = question->kind == TR_READ
-                           ? take_fetched(link, probe, frame + at, answer.bytes - at)
-                           : take_scanned(link, question, probe, frame + at, answer.bytes - at);
-        if (!bytes) return misses_format(link, "no item at byte", at);
-        next_probe(link, question);
-        at += bytes;
-    }
-    if (at != answer.bytes) return misses_format(link, "bytes behind the items:", answer.bytes - at);
-    if (question->answered == question->items) link->questions_ring.first++;
+    link->answer_bytes = answer.bytes;
+    link->answer_left = answer.bytes - (uint32_t)sizeof answer;
+    link->items_left = answer.items;
+    if (link->items_left) return 0;
+    if (link->answer_left) return misses_format(link, "bytes behind the items:", link->answer_left);
+    end_answer(link, question);
     return 0;
+}
+
+/* An item is done with. */
+static int end_item(tr_link *link, question *question, uint32_t bytes) {
+    next_probe(link, question);
+    link->answer_left -= bytes;
+    if (--link->items_left) return 0;
+    if (link->answer_left) return misses_format(link, "bytes behind the items:", link->answer_left);
+    end_answer(link, question);
+    return 0;
+}
+
+static tr_probe *asked_next(const tr_link *link, const question *question) {
+    return question->forgotten ? NULL : link->probes[link->probes_ring.first & (link->probes_ring.room - 1)];
+}
+
+/* ---- values that are received where they are wanted */
+
+/* Whether what comes next may be a value that has a place: then no more than its head is to be received elsewhere. */
+static int expects_place(tr_link *link) {
+    const question *question = oldest(link);
+    if (!question || question->forgotten || !question->place_bytes) return 0;
+    return asked_next(link, question)->place != NULL;
+}
+
+/* Before the value: the item's head, and the entry's with its key. */
+static size_t landing_head(const tr_probe *probe) { return sizeof(tr_scanned) + tr_probe_value_at(probe); }
+
+/* The beginning of an item came, `count` bytes of it at `at`. True: the rest of its value goes to its place. What its
+ * head and key must prove they prove before that; what they do not is left to those who take whole items. */
+static int begin_landing(tr_link *link, const question *question, tr_probe *probe, const uint8_t *at, size_t count) {
+    tr_scanned item;
+    const size_t head = landing_head(probe);
+    if (!question->place_bytes || !probe->place || probe->state != TR_PROBE_NEW || count < head) return 0;
+    memcpy(&item, at, sizeof item);
+    if (!item.data_bytes || !scanned_is_right(question, &item) || !accept_found(probe, &item)) return 0;
+    if (probe->value_bytes < LANDED_LEAST || probe->value_bytes > question->place_bytes) return 0;
+    if (count - head >= probe->value_bytes || !tr_entry_begins(probe, at + sizeof item)) return 0;
+    memcpy(probe->place, at + head, count - head);
+    link->landing = (landing){
+        .is_under_way = 1, .probe = probe, .to = probe->place, .left = probe->value_bytes - (uint32_t)(count - head),
+        .head = head, .padding = tr_padded(item.data_bytes) - item.data_bytes,
+    };
+    link->used = link->next + head;
+    return 1;
+}
+
+/* Who asked may have taken the place back, or given it anew for another answer: what comes then is dropped. */
+static uint8_t *landing_place(tr_link *link) {
+    landing *landing = &link->landing;
+    if (!landing->probe || landing->probe->place != landing->to) landing->to = NULL;
+    return landing->to ? landing->to + landing->probe->value_bytes - landing->left : NULL;
+}
+
+/* The value is there, and what pads it. */
+static int end_landing(tr_link *link) {
+    const landing landed = link->landing;
+    tr_probe *probe = landed.probe;
+    question *question = oldest(link);
+    const uint8_t *raw = link->chunks[link->chunk] + link->next + sizeof(tr_scanned);
+    tr_scanned item;
+    memcpy(&item, raw - sizeof item, sizeof item);
+    link->landing = (landing){0};
+    link->next += landed.head + landed.padding;
+    if (probe && landed.to && probe->place == landed.to && tr_entry_ends(&link->head, probe, raw, landed.to)) {
+        probe->data = landed.to;
+        probe->place = NULL; /* nothing else is received there */
+        settle(link, probe, TR_PROBE_HIT);
+    } else if (probe) {
+        link->stats.unproven += landed.to != NULL;
+        settle(link, probe, TR_PROBE_UNSETTLED);
+    }
+    return end_item(link, question, (uint32_t)(sizeof item + tr_padded(item.data_bytes)));
 }
 
 /* ---- the memory that answers come to */
@@ -369,54 +461,118 @@ static int next_chunk(tr_link *link) {
         if (!(link->chunks[next] = malloc(CHUNK_BYTES))) return ENOMEM;
         link->chunks_count++;
     }
-    size_t part = link->used - link->frame;
-    if (part) memcpy(link->chunks[next], link->chunks[link->chunk] + link->frame, part);
+    size_t part = link->used - link->next;
+    if (part) memcpy(link->chunks[next], link->chunks[link->chunk] + link->next, part);
     link->chunk = next;
-    link->frame = 0;
+    link->kept = link->next = 0;
     link->used = part;
     return 0;
 }
 
-/* Take all answers that are whole. Those that nobody waits for leave their room to the next. */
+/* What has begun needs so many bytes in one piece. False: they are not there yet. */
+static int has_whole(tr_link *link, size_t bytes) {
+    const size_t count = link->used - link->next;
+    link->missing = count < bytes ? bytes - count : 0;
+    if (!link->missing) return 1;
+    if (link->next + bytes > CHUNK_BYTES && next_chunk(link)) break_link(link, ENOMEM, "no memory for an answer");
+    return 0;
+}
+
+/* True: this item was taken. */
+static int take_item(tr_link *link, question *question, uint32_t fixed) {
+    tr_probe *probe = asked_next(link, question);
+    const uint32_t left = link->answer_left, at = link->answer_bytes - left;
+    uint32_t data_bytes;
+    if (left < fixed) return misses_format(link, "no item at byte", at), 0;
+    if (!has_whole(link, fixed)) return 0;
+    const uint8_t *item = link->chunks[link->chunk] + link->next;
+    memcpy(&data_bytes, item + offsetof(tr_scanned, data_bytes), sizeof data_bytes);
+    const uint64_t bytes = fixed + tr_padded(data_bytes);
+    if (bytes > left) return misses_format(link, "no item at byte", at), 0;
+    const size_t count = link->used - link->next;
+    if (count < bytes && question->place_bytes && probe && probe->place) {
+        /* Not more than the heads: they tell where the rest goes. */
+        if (landing_head(probe) < bytes && !has_whole(link, landing_head(probe))) return 0;
+        if (begin_landing(link, question, probe, item, count)) return 0;
+    }
+    if (!has_whole(link, bytes)) return 0;
+    if (!(question->kind == TR_READ ? take_fetched(link, probe, item) : take_scanned(link, question, probe, item)))
+        return misses_format(link, "no item at byte", at), 0;
+    link->next += bytes;
+    if (probe) link->kept = link->next;
+    return !end_item(link, question, (uint32_t)bytes);
+}
+
+/* True: all that were left of this answer were taken. */
+static int take_items(tr_link *link) {
+    question *question = oldest(link);
+    const uint32_t fixed = question->kind == TR_READ ? sizeof(tr_fetched) : sizeof(tr_scanned);
+    while (link->items_left)
+        if (!take_item(link, question, fixed)) return 0;
+    return 1;
+}
+
+/* Take all that is whole. What nobody waits for leaves its room to the next. */
 static int take_answers(tr_link *link) {
-    while (!link->error && link->used - link->frame >= sizeof(tr_answer)) {
-        uint8_t *frame = link->chunks[link->chunk] + link->frame;
-        uint32_t bytes;
-        memcpy(&bytes, frame, sizeof bytes);
-        if (bytes < sizeof(tr_answer) || bytes > link->answer_bytes_max || bytes % 8)
-            return misses_format(link, "an answer's bytes:", bytes);
-        if (link->used - link->frame < bytes) {
-            if (link->frame + bytes > CHUNK_BYTES && next_chunk(link)) return break_link(link, ENOMEM, "no memory for an answer");
-            return 0;
-        }
-        const question *question = oldest(link);
-        int dropped = question && question->forgotten;
-        if (take_answer(link, frame)) return link->error;
-        link->frame += bytes;
-        if (dropped) {
-            size_t rest = link->used - link->frame;
-            memmove(frame, frame + bytes, rest);
-            link->frame -= bytes;
-            link->used -= bytes;
+    for (int more = 1; more && !link->error;) {
+        if (link->landing.is_under_way) {
+            more = !link->landing.left && has_whole(link, link->landing.head + link->landing.padding) && !end_landing(link);
+        } else if (link->items_left) {
+            more = take_items(link);
+        } else {
+            more = has_whole(link, sizeof(tr_answer));
+            if (!more || begin_answer(link, link->chunks[link->chunk] + link->next)) break;
+            link->next += sizeof(tr_answer);
         }
     }
+    const size_t rest = link->used - link->next, gap = link->next - link->kept;
+    if (!link->error && gap && (!rest || gap >= GAP_LEAST)) {
+        uint8_t *chunk = link->chunks[link->chunk];
+        memmove(chunk + link->kept, chunk + link->next, rest);
+        link->next = link->kept;
+        link->used = link->kept + rest;
+    }
     return link->error;
+}
+
+/* Bytes that came, or 0 or less as recv() says; `*room`: as many were asked for. */
+static ssize_t receive(tr_link *link, size_t *room) {
+    uint8_t *chunk = link->chunks[link->chunk] + link->used;
+    const size_t left = CHUNK_BYTES - link->used;
+    landing *landing = &link->landing;
+    if (!landing->is_under_way || !landing->left) {
+        const size_t enough = link->missing > AHEAD ? link->missing : AHEAD;
+        *room = enough < left && expects_place(link) ? enough : left;
+        ssize_t got = recv(link->socket, chunk, *room, MSG_DONTWAIT);
+        if (got > 0) link->used += (size_t)got;
+        return got;
+    }
+    uint8_t *to = landing_place(link);
+    struct iovec pieces[2] = {{to, landing->left}, {chunk, left < AHEAD ? left : AHEAD}};
+    if (!to) pieces[0] = (struct iovec){chunk, landing->left < left ? landing->left : left};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = to ? 2 : 1};
+    *room = pieces[0].iov_len + (to ? pieces[1].iov_len : 0);
+    ssize_t got = recvmsg(link->socket, &message, MSG_DONTWAIT);
+    if (got <= 0) return got;
+    const size_t landed = (size_t)got < landing->left ? (size_t)got : landing->left;
+    landing->left -= (uint32_t)landed;
+    link->used += (size_t)got - landed;
+    return got;
 }
 
 int tr_link_pump(tr_link *link) {
     if (link->error || transmit(link)) return link->error;
     for (int i = 0; i < RECEIVES && !link->error; i++) {
-        /* Room at least for a header, so that the next bytes tell how much the answer needs. */
-        if ((!link->chunks_count || CHUNK_BYTES - link->frame < sizeof(tr_answer) || CHUNK_BYTES == link->used) &&
+        /* Room at least for a head, so that the next bytes tell how much there is to come. */
+        if ((!link->chunks_count || CHUNK_BYTES - link->next < sizeof(tr_answer) || CHUNK_BYTES == link->used) &&
             next_chunk(link))
             return break_link(link, ENOMEM, "no memory for an answer");
-        size_t room = CHUNK_BYTES - link->used;
-        ssize_t got = recv(link->socket, link->chunks[link->chunk] + link->used, room, MSG_DONTWAIT);
+        size_t room;
+        ssize_t got = receive(link, &room);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
         if (got < 0) return break_by_system(link, errno, "receiving an answer");
         if (!got) return break_link(link, ECONNRESET, "the engine hung up");
-        link->used += (size_t)got;
         link->stats.received_bytes += (uint64_t)got;
         take_answers(link);
         if ((size_t)got < room) break; /* there is no more for now */
@@ -445,6 +601,7 @@ void tr_link_forget(tr_link *link) {
         link->stats.forgotten += question->forgotten ? 0 : question->items - question->answered;
         question->forgotten = 1;
     }
+    link->landing.probe = NULL;
     link->pending = 0;
 }
 

@@ -5,7 +5,8 @@
  * format, or that nobody asked for, breaks the link, and a value that does not prove itself is none.
  *
  * Values are not copied: a probe's `data` lies in the link's memory until the next tr_link_scan. That memory grows to
- * what was asked for at once, and is used again.
+ * what was asked for at once, and is used again. A large value whose probe has a `place` is received there instead, and
+ * proved there.
  */
 #ifndef TAILRACE_CELL_LINK_H
 #define TAILRACE_CELL_LINK_H
@@ -40,10 +41,11 @@ short tr_link_events(const tr_link *link);
 /* The cell's instance, configuration, generation and size, as the last answer told them. */
 const tr_cell_head *tr_link_head(const tr_link *link);
 
-/* Ask for these probes; `key` and `hash` are set. They stay where they are until they are answered or forgotten.
- * Entries of at most `data_bytes_max` bytes come along with the index; 0: the index only. Ends the life of all values
- * that came before. 0; EAGAIN: too many are under way, and none of these was asked; or an errno: the link is broken. */
-int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max);
+/* Ask for these probes; `key`, `hash` and `place` are set. They stay where they are until they are answered or forgotten.
+ * Entries of at most `data_bytes_max` bytes come along with the index; 0: the index only. Where a probe has a place,
+ * there is room for `place_bytes`. Ends the life of all values that came before. 0; EAGAIN: too many are under way, and none of these was asked; or an errno: the link is broken. */
+int tr_link_scan(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t data_bytes_max,
+                 uint32_t place_bytes);
 
 /* The same, but it is answered only when one of them has another version than its `entry` says, or after `wait_ms`. */
 int tr_link_watch(tr_link *link, tr_probe **probes, size_t count, uint32_t now_s, uint32_t wait_ms);

@@ -2,13 +2,21 @@
 
 #include "cell_sum.h"
 
-int tr_entry_proves(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw) {
+int tr_entry_begins(const tr_probe *probe, const uint8_t *raw) {
     tr_data_header header;
     memcpy(&header, raw, sizeof header);
-    if (!tr_header_agrees(probe, &header)) return 0;
-    if (probe->key.count && memcmp(raw + TR_DATA_HEADER_BYTES, probe->key.at, probe->key.count)) return 0;
-    return header.sum == tr_entry_sum(head->instance, probe->entry.offset, &header, probe->key,
-                                      raw + tr_probe_value_at(probe));
+    return tr_header_agrees(probe, &header) &&
+           (!probe->key.count || !memcmp(raw + TR_DATA_HEADER_BYTES, probe->key.at, probe->key.count));
+}
+
+int tr_entry_ends(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw, const uint8_t *value) {
+    tr_data_header header;
+    memcpy(&header, raw, sizeof header);
+    return header.sum == tr_entry_sum(head->instance, probe->entry.offset, &header, probe->key, value);
+}
+
+int tr_entry_proves(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw) {
+    return tr_entry_begins(probe, raw) && tr_entry_ends(head, probe, raw, raw + tr_probe_value_at(probe));
 }
 
 int tr_entry_foreign(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw) {

@@ -35,7 +35,12 @@ typedef struct {
     uint32_t value_bytes;
     tr_probe_state state;
     const uint8_t *data; /* link only: the value's bytes, already checked, until the link's next question */
+    /* link only: memory of who asked, where the value may be received; or NULL, which it may become at any time. Then
+     * `data` is there, for as long as who asked likes. Unless it is a HIT, anything may be there. */
+    uint8_t *place;
 } tr_probe;
+
+_Static_assert(sizeof(tr_probe) <= 128, "two lines of the processor's cache: batches are full of them");
 
 /* What the index will say is left as it was: zeros there cost more than all the rest. */
 static inline void tr_probe_begin(tr_probe *probe, tr_slice key, tr_key_hash hash, tr_probe_state state) {
@@ -45,6 +50,7 @@ static inline void tr_probe_begin(tr_probe *probe, tr_slice key, tr_key_hash has
     probe->value_bytes = 0;
     probe->state = state;
     probe->data = NULL;
+    probe->place = NULL;
 }
 
 /* Where the value begins in a raw data entry of this probe's key. */
@@ -63,6 +69,11 @@ static inline int tr_probe_accept(tr_probe *probe) {
  * that was accepted, that the whole key is ours, and that the sum is right, which covers the head's instance and the
  * entry's offset, too. `raw`: entry.size bytes, header | key, padded | value. */
 int tr_entry_proves(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw);
+
+/* The same in two steps, for a value that does not lie behind its header and key: first what those must prove, then the
+ * sum over everything. */
+int tr_entry_begins(const tr_probe *probe, const uint8_t *raw);
+int tr_entry_ends(const tr_cell_head *head, const tr_probe *probe, const uint8_t *raw, const uint8_t *value);
 
 /* The first part of it, for who has the key and the sum elsewhere: the header says what the index entry said. */
 static inline int tr_header_agrees(const tr_probe *probe, const tr_data_header *header) {
