@@ -66,7 +66,7 @@ class StreamConfig:
     cached: bool = True  # hot bytes lie in a cache beside the files …
     cache: str = "tailrace-data"  # … this one: a stream with its own cannot be pushed out by others
     chunk_bytes: int | None = None  # of the cache; None: chosen by how much a flush brings
-    in_place_bytes: int = 256 * MIB  # of each shard's newest messages, where consumers of the producer's host read them
+    in_place_bytes: int = 512 * MIB  # of each shard's newest messages, where consumers of the producer's host read them
     retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class ProducerConfig:
 class ConsumerConfig:
     """How a consumer reads. A batch holds at least one message, however large."""
 
-    batch_bytes: int = 512 * KIB  # with what it is copied from it fits the cache of a processor's core
+    batch_bytes: int | None = None  # at most, but for one large message; None: as is best for how it is read
     poll_s: float = 0.005  # how soon a waiting consumer looks again
     bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
     mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
@@ -125,7 +125,12 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _require(1 <= self.batch_bytes <= GIB, "batch_bytes", self.batch_bytes, f"1 to {GIB}")
+        _require(
+            self.batch_bytes is None or 1 <= self.batch_bytes <= GIB,
+            "batch_bytes",
+            self.batch_bytes,
+            f"1 to {GIB}, or leave it out",
+        )
         _require(0 < self.poll_s <= _WAIT_S_MAX, "poll_s", self.poll_s, "more than 0")
         _require(
             self.bytes_per_s is None or self.bytes_per_s > 0,
@@ -133,6 +138,17 @@ class ConsumerConfig:
             self.bytes_per_s,
             "more than 0, or leave it out",
         )
+
+    @property
+    def copied_batch_bytes(self) -> int:
+        """Of a batch that is copied: with what it is copied from it fits the cache of a processor's core."""
+        return self.batch_bytes or 512 * KIB
+
+    @property
+    def in_place_batch_bytes(self) -> int:
+        """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger. Not where a
+        rate is to be kept, which is done batch by batch."""
+        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else 512 * KIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ DOORS = {
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
     "tailrace.streams": "Ambassador Appended Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
-    "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch OnChange Outlook Output PERCENTILES "
+    "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch Nearby OnChange Outlook Output PERCENTILES "
     "Patience Producer Shadow "
     "ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
     "View Watch arrow_schema begin_sheets collect complete_stale cut_positions discard file_ranges find_position newest next_cut "

@@ -61,7 +61,15 @@ class Records:
     @property
     def last_time_us(self) -> int | None: ...
     def __init__(
-        self, stream: str, shard: int, start: int, entries: Buffer, data: Buffer, *, proven: bool = False
+        self,
+        stream: str,
+        shard: int,
+        start: int,
+        entries: Buffer,
+        data: Buffer,
+        *,
+        proven: bool = False,
+        shown: bool = False,
     ) -> None: ...
     def messages(self) -> list[Message]: ...
     def columns(

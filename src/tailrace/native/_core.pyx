@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from tailrace.errors import Closed
+from tailrace.errors import Closed, Corrupt
 
 
 cdef extern from "blocks.h":
@@ -246,7 +246,9 @@ def _message(stream, shard, position, timestamp_us, key, value):
 cdef class Records:
     """A run of records of one shard. Of the entries given, the first `count` are whole and match the data, which begins
     at `start`; what lies behind them is not looked at again. `proven`: entries and data were checked where they come
-    from, so that sums need not be made again."""
+    from, so that sums need not be made again. `shown`: they lie in memory that their producer shares, where they are good
+    as long as it is: they are copied and checked when messages are asked for, and not at all for those who want the bytes
+    alone."""
     cdef readonly str stream
     cdef readonly int32_t shard
     cdef readonly int64_t start
@@ -254,16 +256,42 @@ cdef class Records:
     cdef object _source
     cdef _Entries _index
     cdef _Bytes _content
+    cdef int64_t _end
+    cdef bint _unchecked
 
-    def __init__(self, str stream, int32_t shard, int64_t start, entries, data, *, bint proven=False):
+    def __init__(self, str stream, int32_t shard, int64_t start, entries, data, *, bint proven=False, bint shown=False):
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
         self.stream, self.shard, self.start, self._source = stream, shard, start, data
-        self._index, self._content = _Entries(entries), _Bytes(data)
+        self._index, self._content, self._unchecked, self._end = _Entries(entries), _Bytes(data), shown, start
+        if shown:
+            self._end = self._index.first[self._index.entries - 1].end if self._index.entries else start
+            if self._end - start == self._content.count:
+                self.count = self._index.entries
+            return
         with nogil:
             self.count = tr_verify(self._index.first, self._index.entries, start,
                                    self._content.at, self._content.count, proven)
+        if self.count:
+            self._end = self._index.first[self.count - 1].end
+
+    cdef int _check(self) except -1:
+        """Before the first message is looked at."""
+        cdef Block own
+        cdef size_t good
+        if not self._unchecked:
+            return 0
+        own = Block(self.count * TR_ENTRY_BYTES)
+        memcpy(own.memory, self._index.at, own.size)
+        good = tr_verify(<const tr_entry *> own.memory, self.count, self.start, self._content.at, self._content.count, True)
+        if <Py_ssize_t> good < self.count or (<const tr_entry *> own.memory)[self.count - 1].end != <uint64_t> self._end:
+            raise Corrupt(
+                f"{self.stream}/{self.shard}: what its producer has in shared memory is damaged, behind position "
+                f"{self.start}. None of it was delivered; seek to {self.start} with in_place=False to read the files",
+                shard=self.shard, position=self.start, resume_position=self.start)
+        self._index, self._unchecked = _Entries(own), False
+        return 0
 
     @property
     def data(self):
@@ -272,7 +300,7 @@ cdef class Records:
 
     @property
     def end(self):
-        return self._index.first[self.count - 1].end if self.count else self.start
+        return self._end
 
     @property
     def first_time_us(self):
@@ -284,6 +312,7 @@ cdef class Records:
 
     def messages(self):
         """All of them as a list of Message."""
+        self._check()
         cdef list result = []
         cdef Py_ssize_t i
         cdef uint64_t origin = self.start, start = self.start
@@ -316,6 +345,7 @@ cdef class Records:
         cdef tr_measure room
         cdef tr_columns out
         cdef size_t count = self.count
+        self._check()
         with nogil:
             room = tr_measure_columns(self._index.first, count, self.start)
         if self.end - self.start >= 1 << 31:

@@ -47,6 +47,7 @@ cdef extern from "sheets.h" nogil:
     int tr_sheets_open(tr_sheets *all, const char *memory, const char *pins)
     int tr_sheets_find(const tr_sheets *all, uint32_t guess, uint64_t created_us, uint64_t entry, uint64_t position,
                        tr_found *found)
+    uint64_t tr_sheets_next(const tr_sheets *all, uint64_t created_us, uint64_t position)
     int tr_sheet_stands(const tr_sheets *all, uint32_t number, uint64_t generation)
     int tr_sheets_enter(tr_sheets *all)
     int tr_sheet_pin(tr_sheets *all, int place, uint32_t number, uint64_t generation)
@@ -60,8 +61,7 @@ cdef enum:
     _OLD_BYTES = 256 << 10        # a sheet of which so much is used is not gone on with when it is that old
     _HELD_MAX = 4                 # sheets that one reader keeps from being used again; beyond, it copies
     _IN_PLACE_BYTES = 64 << 10    # less is copied: that is cheaper than to hold a sheet, and keeps nothing from anybody
-    _ENTRIES_FIRST = 512
-    _ENTRIES_MAX = 16384
+    _ENTRIES_MAX = 65536          # of one look
 
 
 cdef inline uint64_t now_ns() noexcept nogil:
@@ -241,8 +241,8 @@ cdef class SheetReader:
     cdef int place             # among the pins; -1: none yet
     cdef uint32_t[64] holds    # buffers that are in use, by sheet
     cdef uint32_t held         # sheets that are
-    cdef uint64_t typical_bytes  # of a message, as far as is known
-    cdef readonly bint at_end
+    cdef readonly bint at_end, in_place
+    cdef readonly uint64_t created_us
     cdef readonly uint64_t bytes_read
 
     def __cinit__(self, memory, pins):
@@ -261,55 +261,52 @@ cdef class SheetReader:
 
     def look(self, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max):
         """(entries from this one of a segment on, the data of all of them): about as many bytes as that, and at least one
-        message. None: they are in no sheet. `position`: where the message of the first entry begins."""
+        message. None: they are in no sheet. `position`: where the message of the first entry begins. `in_place`: what it
+        gave lies in the sheet, which is held for as long as either of them lives; else it is copied. `created_us`: the
+        segment it belongs to, which is the one behind the wanted one if that has ended at `position`."""
         cdef tr_found found
-        cdef uint64_t count, wanted, length
-        cdef Block entries
+        cdef uint64_t count, length
         cdef const uint8_t *sheet
+        cdef const uint8_t *at
         cdef const tr_entry *first
-        self.at_end = False
+        self.at_end = self.in_place = False
+        self.created_us = created_us
         if not tr_sheets_find(&self.all, self.guess, created_us, entry, position, &found):
             self.at_end = found.last != 0
-            return None
+            if self.at_end:
+                return None
+            self.created_us = tr_sheets_next(&self.all, created_us, position)
+            if not self.created_us or not tr_sheets_find(&self.all, self.guess, self.created_us, 0, position, &found):
+                return None
         self.guess = found.sheet
         sheet = self.all.sheets + found.sheet * self.all.sheet_bytes
-        wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
-        count = min(found.count, min(wanted, <uint64_t> _ENTRIES_MAX))
-        # Entries are always copied: what says where messages begin and end must stay as it was when it was checked.
-        entries = Block(count * TR_ENTRY_BYTES)
-        memcpy(entries.memory, sheet + self.all.entries_at + found.entry_at * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES)
-        if not tr_sheet_stands(&self.all, found.sheet, found.generation):
-            return None
-        first = <const tr_entry *> entries.memory
+        first = <const tr_entry *> (sheet + self.all.entries_at) + found.entry_at
+        count = min(found.count, <uint64_t> _ENTRIES_MAX)
         count = max(<uint64_t> tr_count_to_position(first, count, position + bytes_max), <uint64_t> 1)
         length = first[count - 1].end - position
         if length - 1 >= self.all.entries_at - found.data_at:  # nothing at all, or what cannot be
             return None
-        entries.size = count * TR_ENTRY_BYTES
-        data = self._data(&found, sheet + found.data_at, length)
-        if data is not None:
-            self.typical_bytes = max(length // count, <uint64_t> 1)
-            self.at_end = found.last and count == found.count
-            self.bytes_read += length + count * TR_ENTRY_BYTES
-        return None if data is None else (entries, data)
-
-    cdef object _data(self, const tr_found *found, const uint8_t *at, uint64_t length):
-        cdef Block copy
-        cdef Held held
-        cdef uint32_t number = found.sheet
-        if length >= _IN_PLACE_BYTES and (self.holds[number] or self.held < _HELD_MAX) and self._enter():
-            if not self.holds[number] and not tr_sheet_pin(&self.all, self.place, number, found.generation):
+        at = sheet + found.data_at
+        if length >= _IN_PLACE_BYTES and (self.holds[found.sheet] or self.held < _HELD_MAX) and self._enter():
+            if not self.holds[found.sheet] and not tr_sheet_pin(&self.all, self.place, found.sheet, found.generation):
                 return None
-            if not tr_sheet_stands(&self.all, number, found.generation):
-                return None  # cannot be: while it is held it stays. But who believes it, reads other messages.
-            self.held += self.holds[number] == 0
-            self.holds[number] += 1
-            held = Held.__new__(Held)
-            held.reader, held.number, held.at, held.count = self, number, at, length
-            return held
-        copy = Block(length)
-        memcpy(copy.memory, at, length)
-        return copy if tr_sheet_stands(&self.all, number, found.generation) else None
+            entries, data = self._hold(found.sheet, <const uint8_t *> first, count * TR_ENTRY_BYTES), \
+                self._hold(found.sheet, at, length)
+            self.in_place = True
+        else:
+            entries, data = _copied(<const uint8_t *> first, count * TR_ENTRY_BYTES), _copied(at, length)
+        if not tr_sheet_stands(&self.all, found.sheet, found.generation):
+            return None  # it was begun anew before we held it, or while it was copied
+        self.at_end = found.last and count == found.count
+        self.bytes_read += length + count * TR_ENTRY_BYTES
+        return entries, data
+
+    cdef Held _hold(self, uint32_t number, const uint8_t *at, uint64_t count):
+        cdef Held held = Held.__new__(Held)
+        self.held += self.holds[number] == 0
+        self.holds[number] += 1
+        held.reader, held.number, held.at, held.count = self, number, at, count
+        return held
 
     cdef bint _enter(self):
         if self.place < 0:
@@ -320,6 +317,12 @@ cdef class SheetReader:
     def held_sheets(self):
         """How many sheets it keeps from being used again."""
         return self.held
+
+
+cdef Block _copied(const uint8_t *at, uint64_t count):
+    cdef Block copy = Block(count)
+    memcpy(copy.memory, at, count)
+    return copy
 
 
 cdef class Held:

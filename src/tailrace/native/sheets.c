@@ -264,6 +264,22 @@ int tr_sheets_find(const tr_sheets *all, uint32_t guess, uint64_t created_us, ui
     return 0;
 }
 
+uint64_t tr_sheets_next(const tr_sheets *all, uint64_t created_us, uint64_t position) {
+    for (uint32_t number = 0; number < all->count; number++) {
+        tr_sheet *sheet = &all->table[number];
+        uint64_t generation = atomic_load_explicit(&sheet->generation, memory_order_acquire);
+        uint64_t runs = atomic_load_explicit(&sheet->runs, memory_order_acquire);
+        if (!generation || runs > TR_SHEET_RUNS) continue;
+        for (uint64_t i = 0; i < runs; i++) {
+            uint64_t other = READ(sheet->run[i].created_us);
+            if (other > created_us && READ(sheet->run[i].first) == 0 && READ(sheet->run[i].start) == position &&
+                tr_sheet_stands(all, number, generation))
+                return other;
+        }
+    }
+    return 0;
+}
+
 int tr_sheet_stands(const tr_sheets *all, uint32_t number, uint64_t generation) {
     atomic_thread_fence(memory_order_acquire);
     return READ(all->table[number].generation) == generation;

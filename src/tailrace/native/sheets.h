@@ -109,6 +109,9 @@ int tr_sheets_has_ended(const tr_sheets *all);
  * it is the next one that comes. `guess`: look at this sheet first. */
 int tr_sheets_find(const tr_sheets *all, uint32_t guess, uint64_t created_us, uint64_t entry, uint64_t position,
                    tr_found *found);
+/* The segment that follows this one, if its first message is in a sheet and begins at `position`, behind the last one of
+ * this segment; 0: none that is known. */
+uint64_t tr_sheets_next(const tr_sheets *all, uint64_t created_us, uint64_t position);
 /* Whether a sheet still has the content that was found: what was copied before this is right if so. */
 int tr_sheet_stands(const tr_sheets *all, uint32_t number, uint64_t generation);
 /* A place among `pins`, or -1. */

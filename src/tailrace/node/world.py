@@ -40,6 +40,7 @@ from ..streams import (
     Consumer,
     Layers,
     Monitor,
+    Nearby,
     OnChange,
     Producer,
     Shadow,
@@ -572,8 +573,11 @@ class World:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
                 through = stream_config.cached and not mapped
-                sheets = None if folder is None else SheetPaths.of(folder, incarnation, shard)
-                followed = board.follow(stream, shard, incarnation, find, sheets) if through else None
+                nearby = None
+                if folder is not None:
+                    paths = SheetPaths.of(folder, incarnation, shard)
+                    nearby = Nearby(paths, self._clock, config.in_place_batch_bytes)
+                followed = board.follow(stream, shard, incarnation, find, nearby) if through else None
                 tails.append(
                     ShardTail(
                         self._files,

@@ -7,7 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .in_place import SheetPaths, Showing, begin_sheets
+from .in_place import Nearby, SheetPaths, Showing, begin_sheets
 from .layers import Layers, Source, Watch
 from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
@@ -46,6 +46,7 @@ __all__ = [
     "NearChunks",
     "NearLengths",
     "NearWatch",
+    "Nearby",
     "OnChange",
     "Outlook",
     "Output",

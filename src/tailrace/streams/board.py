@@ -13,7 +13,7 @@ from ..files.lengths import ShardLengths, hint_slot, late_slot, lengths_key
 from ..model.message_file import Track as TrackName
 from ..native.hints import Hints, Waiter
 from .head import Head
-from .in_place import Nearby, SheetPaths
+from .in_place import Nearby
 from .layers import Layers, Source, Watch
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
@@ -88,10 +88,9 @@ class Board:
         shard: int,
         incarnation: str,
         layers: Callable[[], Layers | None],
-        sheets: SheetPaths | None = None,
+        nearby: Nearby | None = None,
     ) -> Followed:
-        """`sheets`: where a producer of this host would have messages to be read in place."""
-        nearby = None if sheets is None else Nearby(sheets, self._clock)
+        """`nearby`: what a producer of this host has, to be read in place."""
         if nearby is not None:
             self._nearby.append(nearby)
         self._layers.append(layers)

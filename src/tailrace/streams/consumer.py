@@ -61,7 +61,7 @@ class Consumer:
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
-        self._config, self._clock, self._follow, self._batch_bytes = config, clock, follow, config.batch_bytes
+        self._config, self._clock, self._follow, self._batch_bytes = config, clock, follow, config.copied_batch_bytes
         self._commit = commit
         if board is not None and isinstance(clock, SystemClock):
             self._waiter = board.waiter(self._tails)
@@ -224,7 +224,7 @@ class Consumer:
         with self._reading:
             if self._kept is None and not self._paused and not self._ends:
                 (tail,) = self._tails.values()
-                batch = tail.shown(self._batch_bytes) if self._shown else tail.glance(self._batch_bytes)
+                batch = tail.shown() if self._shown else tail.glance(self._batch_bytes)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:

@@ -80,8 +80,8 @@ class Showing:
 class Nearby:
     """The reading end, of one shard. Opens sheets when they come, and others when those are over."""
 
-    def __init__(self, paths: SheetPaths, clock: Clock) -> None:
-        self._paths, self._clock = paths, clock
+    def __init__(self, paths: SheetPaths, clock: Clock, batch_bytes: int) -> None:
+        self._paths, self._clock, self.batch_bytes = paths, clock, batch_bytes
         self.reader: SheetReader | None = None  # to look with, as long as it finds something
         self._next_s = 0.0
         self._read_before = 0

@@ -56,6 +56,8 @@ class ShardTail:
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
         self.shown_all = False  # the last batch came from there, and was all there is
+        self._created_us = 0  # the segment that is read: the open one, or a later one that …
+        self._strayed = False  # … was only seen in the producer's memory
         self._entry = 0  # the next entry to hand out, in the open segment …
         self._position = 0  # … and where its message begins
         self._not_before = 0  # a seek ahead of what is there: skip what begins earlier
@@ -185,6 +187,9 @@ class ShardTail:
             if not self._window and not self._fill(view):
                 if not self._advance():
                     return None
+                # A new segment: its head may be in memory, and a window of entries would keep us from looking there.
+                if before is None and (batch := self.glance(bytes_max)) is not None:
+                    return batch
                 continue
             self._skip()
             if self._window:
@@ -192,10 +197,13 @@ class ShardTail:
 
     def glance(self, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
-        if (batch := self.shown(bytes_max)) is not None:
+        if (batch := self.shown()) is not None:
             return batch
-        if self._nearby is not None and self._nearby.reopened() and (batch := self.shown(bytes_max)) is not None:
+        if self._nearby is not None and self._nearby.reopened() and (batch := self.shown()) is not None:
             return batch
+        if self._strayed:  # now the files are needed
+            self._list()
+            self._go_to(self.position)
         head = self._head
         if head is None or self._window or self._position < self._not_before:
             return None
@@ -209,20 +217,23 @@ class ShardTail:
         self._position, self._entry = batch.end, self._entry + batch.count
         return batch
 
-    def shown(self, bytes_max: int) -> Batch | None:
+    def shown(self) -> Batch | None:
         """What the producer has in memory of this host, in place; None: nothing, or other ways must tell. All in one
         piece: a hundred consumers that wake together find nothing of themselves in the processor's cache."""
         self.shown_all = False
-        nearby, view = self._nearby, self._view
-        if nearby is None or view is None or self._window or self._position < self._not_before:
+        nearby = self._nearby
+        if nearby is None or self._view is None or self._window or self._position < self._not_before:
             return None
         reader = nearby.reader
         if reader is None:
             return None
-        found = reader.look(view.segment.created_us, self._entry, self._position, bytes_max)
+        found = reader.look(self._created_us, self._entry, self._position, nearby.batch_bytes)
         if found is None:
             return None
-        batch = Batch(self.stream, self.shard, self._position, found[0], found[1], proven=True)
+        if reader.created_us != self._created_us:
+            # On into the next segment, without a look at its files: hundreds would open them at the same moment.
+            self._created_us, self._entry, self._strayed = reader.created_us, 0, True
+        batch = Batch(self.stream, self.shard, self._position, found[0], found[1], proven=True, shown=reader.in_place)
         count = batch.count
         if count == 0:
             return None
@@ -374,6 +385,7 @@ class ShardTail:
             return False
         self._leave()
         self._view, self._entry, self._position = view, 0, segment.data_base
+        self._created_us = segment.created_us
         if self._followed is not None:
             self._head = self._followed.head(segment)
             self._limit_head()
@@ -385,7 +397,7 @@ class ShardTail:
         if self._head is not None:
             self._head.close()
         self._head = None
-        self._view, self._window, self._entry = None, memoryview(b""), 0
+        self._view, self._window, self._entry, self._strayed = None, memoryview(b""), 0, False
 
     def rest(self) -> None:
         """There is nothing for now: hold nothing that others may need."""

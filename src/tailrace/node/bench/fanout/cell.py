@@ -21,7 +21,7 @@ from .tally import Slot
 class Amounts:
     rate_per_s: float = 25.0
     delay_s: float = 2.5
-    warm_s: float = 0.6
+    warm_s: float = 1.5
     full_s: float = 1.2
     catch_up_s: float = 3.0  # for messages on their way when the producer stops; later ones count as lost
     open_s: float = 60.0  # until all consumers have subscribed
