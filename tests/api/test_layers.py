@@ -66,6 +66,7 @@ def wait_for_cache(world: tailrace.World, stream: str, shard: int = 0) -> None:
         return told is not None and told.newest.segment.data_base + told.newest.data_cached == status.end
 
     wait_until(is_there, "the cache to have everything")
+    wait_until(lambda: not layers_of(world).far, "the cache's memory to be mapped")
 
 
 def sized(draw: random.Random, number: int) -> bytes:

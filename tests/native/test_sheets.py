@@ -204,13 +204,27 @@ def test_more_readers_than_places_copy(shard: Shard) -> None:
 def test_another_segment_or_place_is_not_found(shard: Shard) -> None:
     shard.send(b"one", b"two", b"three")
     reader = shard.reader()
-    for wrong in ((CREATED_US + 1, 0, 0), (CREATED_US, 4, 11), (CREATED_US, 2**63, 0), (0, 0, 0)):
+    for wrong in ((CREATED_US + 1, 0, 0), (CREATED_US, 4, 11), (CREATED_US, 2**63, 0), (0, 3, 11)):
         assert reader.look(*wrong, 1000) is None
         assert not reader.at_end
     assert values_of(reader.look(CREATED_US, 2, 6, 1000), 6) == [b"three"]
     assert reader.at_end
     assert reader.look(CREATED_US, 3, 11, 1000) is None
     assert reader.at_end
+
+
+def test_on_into_the_next_segment_where_the_last_one_has_ended(shard: Shard) -> None:
+    reader = shard.reader()
+    shard.send(b"one")
+    assert values_of(reader.look(CREATED_US, 0, 0, 100), 0) == [b"one"]
+    shard.packer.add_list([b"two", b"three"], None, 0, 1)
+    ((part,),) = shard.packer.take().values()
+    assert part.sheet is not None
+    assert shard.sheets.tell(part.sheet, CREATED_US + 5, 0, part.start, part.data_at, part.entry_at, 2)
+    assert reader.look(CREATED_US, 1, 2, 100) is None  # nothing ends there
+    assert values_of(reader.look(CREATED_US, 1, 3, 100), 3) == [b"two", b"three"]
+    assert (reader.created_us, reader.at_end) == (CREATED_US + 5, True)
+    assert reader.look(CREATED_US + 6, 0, 3, 100) is None  # never back
 
 
 def test_a_run_for_each_segment_and_a_new_sheet_when_there_are_too_many(shard: Shard) -> None:

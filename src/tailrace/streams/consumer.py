@@ -56,7 +56,7 @@ class Consumer:
         self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is …
-        self._shown = False  # … and what comes next is shown by the producer itself, as far as is known …
+        self._near: ShardTail | None = None  # the only one, while its producer shows what it has in memory of this host
         self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
@@ -199,48 +199,68 @@ class Consumer:
         itself in the processor's cache, and hundreds may do so at the same moment. None: the long way must tell.
 
         Right after a batch that was all there is a look would find nothing: so first wait for the next hint."""
-        if self._drained:
-            self._drained = False
-            if timeout_s <= 0:
-                return None
-            timeout_s = timeout_s if timeout_s < _SOON_S else _SOON_S
-            if self._shown and self._waiter is not None:
+        drained = self._drained
+        if not drained and not self._streaming:
+            return None
+        self._drained = self._streaming = False
+        timeout_s = timeout_s if timeout_s < _SOON_S else _SOON_S
+        if self._near is not None:
+            return self._soon_in_place(self._near, drained, timeout_s)
+        if drained and (timeout_s <= 0 or not self._sleep(timeout_s)):
+            return None
+        return self._glance()
+
+    def _soon_in_place(self, tail: ShardTail, drained: bool, timeout_s: float) -> Batch | None:
+        """From the memory of a producer of this host, which wakes us itself."""
+        waiter, end_s = self._waiter, 0.0
+        while True:
+            if drained:
+                if waiter is None or timeout_s <= 0:
+                    return None
                 try:
-                    if not self._waiter.wait_for(timeout_s, further=False):
+                    if not waiter.wait_for(timeout_s, further=False):
                         return None
                 except OSError:
                     self._waiter = None  # this kernel has no such wait
                     return None
-            elif not self._sleep(timeout_s):
-                return None
-        elif self._streaming:
-            self._streaming = False
-        else:
-            return None
-        return self._glance()
+            batch = None
+            with self._reading:
+                if self._kept is None and not self._paused and not self._ends:
+                    batch = tail.shown()
+            if self._stopped:
+                self.close()  # it was called while we read, and left the files to us
+            if batch is not None:
+                self._quiet_since_s = None
+                self._drained = tail.shown_all
+                self._streaming = not self._drained and self._moves is None
+                return batch
+            if not tail.near or self._stopped:
+                return self._glance()
+            # A hint that came before what it told of was read, or of another stream: there is no more than we have.
+            drained = True
+            now_s = self._clock.monotonic_s()
+            end_s = end_s or now_s + timeout_s
+            timeout_s = end_s - now_s
 
     def _glance(self) -> Batch | None:
         batch = None
         with self._reading:
             if self._kept is None and not self._paused and not self._ends:
                 (tail,) = self._tails.values()
-                batch = tail.shown() if self._shown else tail.glance(self._batch_bytes)
+                batch = tail.glance(self._batch_bytes)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:
             self._quiet_since_s = None
-            self._shown = self._shown and tail.shown_all
-            if self._shown:
-                self._drained = True
-            else:
-                self._note_end(tail)
+            self._note_end(tail)
         return batch
 
     def _note_end(self, tail: ShardTail) -> None:
         """Whether the next batch can be had by the shortest way: it looks at nothing but the one shard's cache."""
         if len(self._tails) == 1 and self._limit is None:
-            self._drained, self._shown = tail.drained, tail.shown_all
+            self._drained = tail.drained
             self._streaming = not self._drained and self._moves is None
+            self._near = tail if tail.was_shown else None
 
     def _hand_out(self) -> Batch:
         batch, self._kept = self._kept, None

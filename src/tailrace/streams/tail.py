@@ -55,7 +55,7 @@ class ShardTail:
         self._view: SegmentView | None = None
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
-        self.shown_all = False  # the last batch came from there, and was all there is
+        self.was_shown = self.shown_all = False  # the last batch came from there; and it was all there is
         self._created_us = 0  # the segment that is read: the open one, or a later one that …
         self._strayed = False  # … was only seen in the producer's memory
         self._entry = 0  # the next entry to hand out, in the open segment …
@@ -202,8 +202,7 @@ class ShardTail:
         if self._nearby is not None and self._nearby.reopened() and (batch := self.shown()) is not None:
             return batch
         if self._strayed:  # now the files are needed
-            self._list()
-            self._go_to(self.position)
+            self._come_back()
         head = self._head
         if head is None or self._window or self._position < self._not_before:
             return None
@@ -220,7 +219,7 @@ class ShardTail:
     def shown(self) -> Batch | None:
         """What the producer has in memory of this host, in place; None: nothing, or other ways must tell. All in one
         piece: a hundred consumers that wake together find nothing of themselves in the processor's cache."""
-        self.shown_all = False
+        self.was_shown = self.shown_all = False
         nearby = self._nearby
         if nearby is None or self._view is None or self._window or self._position < self._not_before:
             return None
@@ -238,8 +237,19 @@ class ShardTail:
         if count == 0:
             return None
         self._position, self._entry = batch.end, self._entry + count
+        self.was_shown = True
         self.shown_all = reader.at_end and count * ENTRY_BYTES == len(found[0])
         return batch
+
+    def _come_back(self) -> None:
+        """Open the segment that was only seen in memory, at the same place."""
+        created_us, entry, position = self._created_us, self._entry, self._position
+        self._list()
+        segment = next((one for one in self._segments if one.created_us == created_us), None)
+        if segment is not None and self._enter(segment):
+            self._entry, self._position = entry, position
+        else:
+            self._go_to(position)
 
     def _fill(self, view: SegmentView) -> bool:
         """Read the next entries of the open segment into the window."""

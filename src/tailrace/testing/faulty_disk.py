@@ -129,9 +129,11 @@ class FaultyDisk:
     reserve = _failing(Disk.reserve)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
+    _begin_to_sync = _failing(Disk.syncing)
 
     def syncing(self, handle: int) -> Callable[[], None]:
-        return functools.partial(self.sync, handle)  # it fails where it is waited for
+        self._begin_to_sync(handle)
+        return functools.partial(self.sync, handle)  # it may fail where it is waited for, too
 
     forget = _failing(Disk.forget)
     expect = _failing(Disk.expect)

@@ -44,6 +44,7 @@ class Contender(ABC):
     name: str
     version: str
     policy: str
+    delays: bool = True  # it has any that could be measured
 
     def make(self, stream: str, *, synced: bool) -> None:
         """A new stream, where publishing does not make it. Called in a process that ends right after it."""

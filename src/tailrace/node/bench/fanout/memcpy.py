@@ -17,6 +17,7 @@ class Memcpy(Contender):
     name = "memcpy"
     version = ""
     policy = "nothing is kept"
+    delays = False
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, _SHARED_BYTES)

@@ -1,6 +1,7 @@
 """Tailrace in the fan-out benchmark, three ways.
 
-shm         a world in a folder, nothing else: the producer's process serves the cache, consumers read its memory
+shm         a world in a folder, nothing else: consumers get messages where the producer has them in memory, and count them
+shm_read    the same, and they read every byte of them
 tcp         as if consumers were on another host than producer and cache: they share no memory and no hints with them
 ambassador  the same, with an ambassador on the consumers' host
 """
@@ -12,13 +13,14 @@ import time
 from collections.abc import Sequence
 
 from ....config import WorldConfig
+from ....native import crc32c
 from ... import caches, layers  # noqa: F401  (imported before the processes are forked, not by each of them)
 from ...world import World, open_world
 from ..peers.server import PeerFailed, Server, free_port
 from .contender import SYNC_S, Contender, Publisher, Subscription
 from .message import stamps_in
 
-TCP, AMBASSADOR = "tcp", "ambassador"
+TCP, AMBASSADOR, READ = "tcp", "ambassador", "shm_read"
 _HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
 _FIND_S = 30.0
 _FIRST = b"first"  # of every stream
@@ -47,6 +49,17 @@ class Ours(Contender):
         if self._world is None:
             self._world = open_world(self._folder)
         return self._world
+
+
+class Reading(Ours):
+    """Of what is handed out in place nothing is moved, and who only counts messages touches next to nothing of it. This
+    is what it is like for those who look at everything."""
+
+    name = READ
+    delays = False
+
+    def subscription(self, stream: str, *, stamped: bool) -> Subscription:
+        return _Subscription(self._opened(), stream, stamped, "relaxed", summed=True)
 
 
 class Abroad(Ours):
@@ -121,14 +134,14 @@ class _Subscription(Subscription):
     """It begins when it has found the cache that it is to read, and got one message: then everything is open, as the
     peers' connections are, and as it is in any world that has run for a while."""
 
-    def __init__(self, world: World, stream: str, stamped: bool, nearest: str) -> None:
+    def __init__(self, world: World, stream: str, stamped: bool, nearest: str, *, summed: bool = False) -> None:
         end_s = time.monotonic() + _FIND_S
         while (found := world._find_layers()) is None or found.nearest != nearest:
             if time.monotonic() > end_s:
                 raise PeerFailed(f"{stream}: no cache to read in {_FIND_S:g} s")
             time.sleep(0.05)
         self._consumer = world.consumer(stream, start="earliest")
-        self._stamped = stamped
+        self._stamped, self._summed = stamped, summed
         if self._consumer.poll(_FIND_S) is None:
             raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
         self._consumer.poll(0.01)
@@ -137,6 +150,8 @@ class _Subscription(Subscription):
         batch = self._consumer.poll(timeout_s)
         if batch is None:
             return 0, ()
+        if self._summed:
+            crc32c(batch.data)
         return batch.end - batch.start, stamps_in(bytes(batch.data)) if self._stamped else ()
 
     def close(self) -> None:

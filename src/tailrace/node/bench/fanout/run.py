@@ -26,7 +26,7 @@ from .contender import Contender, Entry
 from .idle import IdleAmounts, idle_core_pct
 from .memcpy import Memcpy
 from .message import MESSAGE_BYTES
-from .ours import Abroad, Ours
+from .ours import Abroad, Ours, Reading
 from .peers.install import Installer
 from .peers.kafka import Kafka
 from .peers.nats import Nats
@@ -112,6 +112,7 @@ class _Contest:
         if not self.peers:
             raise ConfigError(f"there is nobody to compare with. {'; '.join(self.missing)}")
         self.ours, self._memcpy = Ours(folder, version("tailrace")), Memcpy()
+        self._reading = Reading(folder, version("tailrace"))
         self.abroad = []
         for ambassador in (False, True):
             self.abroad.append(Abroad(folder, version("tailrace"), ambassador=ambassador))
@@ -126,7 +127,7 @@ class _Contest:
         spent_s, (busy_s, all_s) = self._spent_s(), machine_cpu_s()
         cells: dict[str, dict[int, Cell]] = {}
         for consumers in numbers:
-            for contender in [self._memcpy, self.ours, *self.abroad, *self.peers]:
+            for contender in [self._memcpy, self.ours, self._reading, *self.abroad, *self.peers]:
                 self._progress(f"{consumers} consumers: {contender.name}")
                 if cell := self._cell(contender, consumers):
                     cells.setdefault(contender.name, {})[consumers] = cell
@@ -152,9 +153,8 @@ class _Contest:
             return {}
 
     def _cell(self, contender: Contender, consumers: int, *, full: bool = True) -> Cell | None:
-        delays = contender is not self._memcpy
         try:
-            cell = measure(contender, consumers, self.amounts, delays=delays, full=full)
+            cell = measure(contender, consumers, self.amounts, delays=contender.delays, full=full)
         except PeerFailed as seen:
             # One cell less, and it is said; the others are worth having.
             self.failed.append(f"{consumers} consumers: {seen}")

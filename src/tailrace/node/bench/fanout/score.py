@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ..report import Figure
 from .cell import Cell
 from .memcpy import Memcpy
-from .ours import AMBASSADOR, TCP, Ours
+from .ours import AMBASSADOR, READ, TCP, Ours
 
 Figures = dict[Figure, float]
 #: One repeat: by system, then by number of consumers.
@@ -95,7 +95,7 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) ->
     if rates := of_peers(many, "mb_per_s"):
         what = f"{many} consumers: bytes/s delivered, ours through shared memory against the best peer"
         found[figure("shm_vs_best_peer", "ratio", what, 10.0)] = delivered / max(*rates, 1e-9)
-        for system, goal in ((TCP, 2.0), (AMBASSADOR, None)):
+        for system, goal in ((TCP, 2.0), (AMBASSADOR, None), (READ, None)):
             if (name := named(many, system, "mb_per_s")) in known:
                 what = f"{many} consumers: bytes/s delivered, ours by way of {system} against the best peer"
                 found[figure(f"{system}_vs_best_peer", "ratio", what, goal)] = known[name] / max(*rates, 1e-9)
