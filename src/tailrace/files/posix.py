@@ -386,7 +386,8 @@ class PosixAppender:
         with self._lock:
             self._check_usable()
             if self._begun is None and not self._syncing and self._flushed < self._length:
-                self._begun = self._length, self._disk.syncing(self._handle)
+                with suppress(OSError):  # whether it can be done, sync() will tell
+                    self._begun = self._length, self._disk.syncing(self._handle)
 
     def sync(self) -> int:
         with self._lock:
