@@ -31,6 +31,13 @@ def extension(name: str, own_c: list[str]) -> Extension:
     )
 
 
-OWN_C = {"_core": CORE_C, "_hints": ["hints"], "_sheets": ["sheets", "records", "checksum"], "_cell": CELL_C, "_client": CLIENT_C, "_engine": ENGINE_C}
+OWN_C = {
+    "_core": CORE_C,
+    "_hints": ["hints"],
+    "_sheets": ["sheets", "records", "checksum"],
+    "_cell": CELL_C,
+    "_client": CLIENT_C,
+    "_engine": ENGINE_C,
+}
 extensions = [extension(name, own_c) for name, own_c in OWN_C.items()]
 setup(ext_modules=cythonize(extensions, language_level=3, include_path=["src"]))

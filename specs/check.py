@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-QUORUM, LAYERS = "quorum.pml", "layers.pml"
+QUORUM, LAYERS, SHEETS = "quorum.pml", "layers.pml", "sheets.pml"
 TOOLS = ("spin", "gcc")
 
 
@@ -152,6 +152,12 @@ SMALL = [
         switches="NO_LAG",
         live=True,
         optimize="-O1",
+    ),
+    Check(
+        name="sheets",
+        model=SHEETS,
+        says="what a consumer holds, or has copied, are the messages that it found, whoever is killed",
+        switches="",
     ),
 ]
 
@@ -358,7 +364,42 @@ BROKEN = [
 ]
 
 # What is checked can happen at all: here the "violation" is that it does.
+BROKEN += [
+    Check(
+        name="sheets-pins-first",
+        model=SHEETS,
+        says="the producer looks at the pins before it says that it begins anew",
+        switches="BROKEN_PINS_FIRST",
+        holds=False,
+    ),
+    Check(
+        name="sheets-no-second-look",
+        model=SHEETS,
+        says="a consumer that holds a sheet does not look whether it is still the same",
+        switches="BROKEN_NO_SECOND_LOOK",
+        holds=False,
+    ),
+    Check(
+        name="sheets-copies-blindly",
+        model=SHEETS,
+        says="a consumer that copies does not look again behind the copy",
+        switches="BROKEN_COPIES_BLINDLY",
+        holds=False,
+    ),
+]
+
 REACHED = [
+    Check(name="reach-held", model=SHEETS, says="a sheet that is held is passed over", switches="REACH=1", holds=False),
+    Check(
+        name="reach-refused",
+        model=SHEETS,
+        says="while it is held, its producer tries to begin it anew",
+        switches="REACH=2",
+        holds=False,
+    ),
+    Check(
+        name="reach-killed", model=SHEETS, says="a consumer is killed that holds it", switches="REACH=3", holds=False
+    ),
     Check(
         name="reach-restored",
         says="a GET hits on what a restarted replica got back",

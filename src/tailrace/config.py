@@ -85,7 +85,10 @@ class StreamConfig:
             f"1024 to {128 * KIB}, or leave it out",
         )
         _require(
-            0 <= self.in_place_bytes <= GIB, "in_place_bytes", self.in_place_bytes, f"0 (nothing is read in place) to {GIB}"
+            0 <= self.in_place_bytes <= GIB,
+            "in_place_bytes",
+            self.in_place_bytes,
+            f"0 (nothing is read in place) to {GIB}",
         )
         _require(1 <= self.message_bytes_max <= GIB, "message_bytes_max", self.message_bytes_max, f"1 to {GIB}")
 

@@ -34,7 +34,9 @@ def plain(packed):
     """Packed of either kind, as {shard: tuple of its fields}."""
     return {
         shard: (one.start, one.end, one.last_time_us, one.count, bytes(one.data), bytes(one.entries))
-        for shard, one in (whole(packed) if any(isinstance(parts, list) for parts in packed.values()) else packed).items()
+        for shard, one in (
+            whole(packed) if any(isinstance(parts, list) for parts in packed.values()) else packed
+        ).items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Sheets: what was told is read as it was packed, for as long as it is held, whoever is killed and whatever lies there."""
+"""Sheets: what was told is read as it was packed, for as long as it is held, whoever is killed, whatever lies there."""
 
 import ctypes
 import fcntl
@@ -298,7 +298,9 @@ def test_the_dead_are_taken_away_and_the_living_only_by_who_may(tmp_path: Path) 
 
 
 def test_without_memory_messages_go_without_sheets(tmp_path: Path) -> None:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", tmp_path], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "none", tmp_path], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip(f"needs the right to mount: {mounted.stderr.decode()}")
     try:
@@ -317,7 +319,12 @@ def test_a_message_that_is_too_large_goes_without(shard: Shard) -> None:
 
 
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for sheets, sheet_bytes, entries_at in ((0, MIB, KIB * 4), (SHEETS_MAX + 1, MIB, 4096), (1, 5000, 4096), (1, MIB, MIB)):
+    for sheets, sheet_bytes, entries_at in (
+        (0, MIB, KIB * 4),
+        (SHEETS_MAX + 1, MIB, 4096),
+        (1, 5000, 4096),
+        (1, MIB, MIB),
+    ):
         with pytest.raises(OSError, match="Invalid"):
             Sheets(str(tmp_path / "m"), str(tmp_path / "p"), sheets, sheet_bytes, entries_at)
 
@@ -346,7 +353,7 @@ def test_files_that_are_none_of_ours_are_refused(shard: Shard, tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_table_says_nothing_outside_a_sheet_is_read(tmp_path: Path, seed: int) -> None:
-    """A sanitizer would see it, or the process would end. What is found may be nonsense; entries are checked behind it."""
+    """A sanitizer would see it, or the process would end. What is found may be nonsense; entries are checked later."""
     draw = random.Random(seed)
     shard = Shard(tmp_path)
     shard.send(*[bytes(3000)] * 60)
@@ -367,7 +374,7 @@ def test_whatever_the_table_says_nothing_outside_a_sheet_is_read(tmp_path: Path,
 
 
 def test_readers_that_are_slow_and_a_writer_that_is_not(tmp_path: Path) -> None:
-    """Real processes: a writer goes round a few small sheets and overtakes whoever is slow; whatever is held is right."""
+    """Real processes: a writer goes round a few small sheets and overtakes whoever is slow; what is held is right."""
     shard = Shard(tmp_path, sheets=4)
     content = [struct.pack("<Q", number) * 512 for number in range(64)]
     places = memoryview(mmap.mmap(-1, 32)).cast("Q")  # how far the writer and each reader are

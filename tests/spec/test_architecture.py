@@ -112,12 +112,12 @@ DOORS = {
     "tailrace": "Batch CacheClientConfig CacheConfig Consumer ConsumerConfig Message Producer ProducerConfig Retention "
     "Snapshot StreamConfig TailraceError View World WorldConfig errors open",
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
-    "tailrace.streams": "Ambassador Appended Batch Board Catalog Checked Checkpoints Collected Consumer Delays FileRange "
-    "Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch Nearby OnChange Outlook Output PERCENTILES "
-    "Patience Producer Shadow "
-    "ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot SnapshotStatus Snapshots Source Stage Start TransactionName Transactions "
-    "View Watch arrow_schema begin_sheets collect complete_stale cut_positions discard file_ranges find_position newest next_cut "
-    "read_arrow read_range verify_shard",
+    "tailrace.streams": "Ambassador Appended Batch Board Catalog Checked Checkpoints Collected Consumer Delays "
+    "FileRange Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch Nearby OnChange Outlook Output "
+    "PERCENTILES Patience Producer Shadow ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot SnapshotStatus "
+    "Snapshots Source Stage Start TransactionName Transactions View Watch arrow_schema begin_sheets collect "
+    "complete_stale cut_positions discard file_ranges find_position newest next_cut read_arrow read_range "
+    "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness give_way",
     "tailrace.wire": "ByteRange FileBytes FilesPeer FilesService Listing NewestSegment RANGES_MAX READ_BYTES_MAX Reach "
     "ShardSight Sight BLOCK_HASH_BYTES Blocks CheckPeer CheckService HASHED_BYTES_MAX HASHES_MAX Held Holding "

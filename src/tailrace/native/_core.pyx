@@ -266,9 +266,12 @@ cdef class Records:
         self.stream, self.shard, self.start, self._source = stream, shard, start, data
         self._index, self._content, self._unchecked, self._end = _Entries(entries), _Bytes(data), shown, start
         if shown:
-            self._end = self._index.first[self._index.entries - 1].end if self._index.entries else start
+            if self._index.entries:
+                self._end = self._index.first[self._index.entries - 1].end
             if self._end - start == self._content.count:
                 self.count = self._index.entries
+            else:
+                self._end, self._unchecked = start, False
             return
         with nogil:
             self.count = tr_verify(self._index.first, self._index.entries, start,
@@ -280,7 +283,7 @@ cdef class Records:
         """Before the first message is looked at."""
         cdef Block own
         cdef size_t good
-        if not self._unchecked:
+        if not self._unchecked or not self.count:
             return 0
         own = Block(self.count * TR_ENTRY_BYTES)
         memcpy(own.memory, self._index.at, own.size)

@@ -367,7 +367,9 @@ class World:
         self._check_open()
         board = Board(self._hints, self._clock, self._host_tag)
         tails = [
-            tail for name in dict.fromkeys(streams) for tail in self._tails(name, "latest", None, None, self.config.consumer, board)
+            tail
+            for name in dict.fromkeys(streams)
+            for tail in self._tails(name, "latest", None, None, self.config.consumer, board)
         ]
         consumer = Consumer(tails, self.config.consumer, self._clock, board=board)
         shards = []

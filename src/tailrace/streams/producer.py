@@ -169,7 +169,9 @@ class Producer:
         for sheets in self._sheets.values():
             sheets.close()
         sealing = [_attempt(log.close) for log in self._logs.values()]
-        dropped = self._packer.pending_count + sum(packed.count for parts in self._unflushed.values() for packed in parts)
+        dropped = self._packer.pending_count + sum(
+            packed.count for parts in self._unflushed.values() for packed in parts
+        )
         if problem is not None and dropped:
             raise _dropped(self.stream, dropped, problem) from problem
         if self._fenced is None and any(sealing):

@@ -180,14 +180,11 @@ class ShardTail:
 
     def _read(self, bytes_max: int, before: int | None) -> Batch | None:
         while True:
-            if self._view is None and not self._advance():
-                return None
             view = self._view
-            assert view is not None
-            if not self._window and not self._fill(view):
+            if view is None or (not self._window and not self._fill(view)):
                 if not self._advance():
                     return None
-                # A new segment: its head may be in memory, and a window of entries would keep us from looking there.
+                # A segment was opened: its head may be in memory, and a window of entries would keep us from looking.
                 if before is None and (batch := self.glance(bytes_max)) is not None:
                     return batch
                 continue

@@ -1,7 +1,7 @@
-"""Tailrace in the fan-out benchmark, three ways.
+"""Tailrace in the fan-out benchmark, four ways.
 
-shm         a world in a folder, nothing else: consumers get messages where the producer has them in memory, and count them
-shm_read    the same, and they read every byte of them
+shm         a world in a folder, nothing else: consumers get messages where the producer has them, and count them
+reading     the same, and they read every byte of them
 tcp         as if consumers were on another host than producer and cache: they share no memory and no hints with them
 ambassador  the same, with an ambassador on the consumers' host
 """
@@ -20,7 +20,7 @@ from ..peers.server import PeerFailed, Server, free_port
 from .contender import SYNC_S, Contender, Publisher, Subscription
 from .message import stamps_in
 
-TCP, AMBASSADOR, READ = "tcp", "ambassador", "shm_read"
+TCP, AMBASSADOR, READ = "tcp", "ambassador", "reading"
 _HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
 _FIND_S = 30.0
 _FIRST = b"first"  # of every stream
