@@ -114,8 +114,8 @@ DOORS = {
     "tailrace.files": "Appender Claim FileLength Files PosixFiles View WARM_BYTES",
     "tailrace.streams": "Ambassador Appended Batch Board Catalog Checked Checkpoints Collected Consumer Delays "
     "FileRange Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch Nearby OnChange Outlook Output "
-    "PERCENTILES Patience Producer Shadow ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot SnapshotStatus "
-    "Snapshots Source Stage Start TransactionName Transactions View Watch arrow_schema begin_sheets collect "
+    "PERCENTILES SHARDS_MAX Patience Producer Shadow ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot "
+    "SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View Watch arrow_schema begin_sheets collect "
     "complete_stale cut_positions discard file_ranges find_position newest next_cut read_arrow read_range "
     "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness give_way",

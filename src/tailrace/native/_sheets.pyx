@@ -56,7 +56,7 @@ cdef extern from "sheets.h" nogil:
 SHEETS_MAX = TR_SHEETS_MAX
 PLACES = TR_PLACES
 cdef enum:
-    _STEP_BYTES = 256 << 10       # memory is taken in such steps, then as much again as there is
+    _STEP_BYTES = 64 << 10        # memory is taken in such steps, then as much again as there is
     _OLD_NS = 1000000000          # what was told so long ago, consumers near the head have read
     _OLD_BYTES = 256 << 10        # a sheet of which so much is used is not gone on with when it is that old
     _HELD_MAX = 4                 # sheets that one reader keeps from being used again; beyond, it copies

@@ -69,12 +69,20 @@ int tr_sheets_make(tr_sheets *all, const char *memory, const char *pins, uint32_
     all->pins = open(pins, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, MODE);
     if (all->pins < 0) return failed(all, errno);
     all->memory = open(memory, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, MODE);
-    if (all->memory < 0) return failed(all, errno);
-    if (flock(all->memory, LOCK_EX | LOCK_NB) || ftruncate(all->memory, (off_t)all->bytes)) return failed(all, errno);
-    int error = posix_fallocate(all->memory, 0, TR_SHEETS_HEAD_BYTES);
+    if (all->memory < 0) {
+        int error = errno;
+        unlink(pins);
+        return failed(all, error);
+    }
+    int error = flock(all->memory, LOCK_EX | LOCK_NB) || ftruncate(all->memory, (off_t)all->bytes) ? errno : 0;
+    if (!error) error = posix_fallocate(all->memory, 0, TR_SHEETS_HEAD_BYTES);
     if (!error) error = posix_fallocate(all->pins, 0, PINS_BYTES);
     if (!error) error = map_both(all, 1);
-    if (error) return failed(all, error);
+    if (error) {
+        unlink(memory);
+        unlink(pins);
+        return failed(all, error);
+    }
     tr_sheets_head *head = all->head;
     head->version = TR_SHEETS_VERSION;
     head->sheets = sheets;
@@ -172,7 +180,11 @@ int tr_sheets_has_ended(const tr_sheets *all) {
 int tr_sheets_reap(const char *memory, const char *pins, int living) {
     int file = open(memory, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     struct stat about;
-    if (file < 0) return errno == ENOENT;
+    if (file < 0) {
+        int none = errno == ENOENT;
+        if (none && living) unlink(pins); /* of one that was killed while it made them */
+        return none;
+    }
     int over = (living || !flock(file, LOCK_EX | LOCK_NB)) && !fstat(file, &about);
     if (over) {
         if (about.st_size >= TR_SHEETS_HEAD_BYTES) {
@@ -210,7 +222,10 @@ int tr_sheets_open(tr_sheets *all, const char *memory, const char *pins) {
     all->bytes = TR_SHEETS_HEAD_BYTES + all->count * all->sheet_bytes;
     if ((uint64_t)about.st_size != all->bytes || about_pins.st_size != PINS_BYTES) return failed(all, EINVAL);
     int error = map_both(all, 0);
-    return error ? failed(all, error) : 0;
+    if (error) return failed(all, error);
+    close(all->memory); /* who follows many shards has no file to spare */
+    all->memory = -1;
+    return 0;
 }
 
 /* Which run of a sheet has the entry, or, at its end, would have it; -1: none. */

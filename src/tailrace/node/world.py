@@ -32,6 +32,7 @@ from ..model import check_name
 from ..native.hints import Hints
 from ..native.sheets import Sheets
 from ..streams import (
+    SHARDS_MAX,
     Appended,
     Board,
     Catalog,
@@ -576,7 +577,7 @@ class World:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
                 through = stream_config.cached and not mapped
                 nearby = None
-                if folder is not None:
+                if folder is not None and len(wanted) <= SHARDS_MAX:
                     paths = SheetPaths.of(folder, incarnation, shard)
                     nearby = Nearby(paths, self._clock, config.in_place_batch_bytes)
                 followed = board.follow(stream, shard, incarnation, find, nearby) if through else None

@@ -7,7 +7,7 @@ from .catalog import Catalog, ShardStatus
 from .checkpoints import Checkpoints
 from .consumer import Consumer
 from .delays import Delays
-from .in_place import Nearby, SheetPaths, Showing, begin_sheets
+from .in_place import SHARDS_MAX, Nearby, SheetPaths, Showing, begin_sheets
 from .layers import Layers, Source, Watch
 from .lodging import Lodging, Moves, Outlook, Patience
 from .monitor import PERCENTILES, Monitor
@@ -27,6 +27,7 @@ from .view import OnChange, View
 
 __all__ = [
     "PERCENTILES",
+    "SHARDS_MAX",
     "Ambassador",
     "Appended",
     "Batch",

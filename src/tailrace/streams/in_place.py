@@ -20,6 +20,9 @@ from .shadow import Appended
 
 SHEET_BYTES = 16 << 20
 _ENTRIES_AT = 12 << 20  # three quarters are for data: enough for messages of 72 bytes on
+SHARDS_MAX = (
+    64  # of one producer or consumer: each costs it files and memory, and the more there are, the less each has
+)
 _AGAIN_S = 1.0  # before sheets that were not there are looked for again
 
 
@@ -45,7 +48,7 @@ def begin_sheets(folder: str, incarnation: str, shards: Sequence[int], bytes_max
             stem, kind = os.path.splitext(name)
             if kind == ".memory":
                 reap(os.path.join(folder, name), os.path.join(folder, f"{stem}.pins"))
-        for shard in shards if count >= 2 else ():
+        for shard in shards if count >= 2 and len(shards) <= SHARDS_MAX else ():
             paths = SheetPaths.of(folder, incarnation, shard)
             # An older producer that lives is shut out of the files, and nothing more comes in its sheets.
             reap(paths.memory, paths.pins, living=True)
@@ -64,7 +67,7 @@ class Showing:
     def appended(self, one: Appended) -> None:
         if (sheets := self._sheets.get(one.shard)) is not None:
             packed, shown = one.packed, False
-            if (sheet := packed.sheet) is None:
+            if (sheet := getattr(packed, "sheet", None)) is None:  # a run of a transaction has none
                 sheets.missed()
             else:
                 first = entries_in(one.index_length) - packed.count
