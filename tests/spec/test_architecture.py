@@ -115,8 +115,8 @@ DOORS = {
     "tailrace.streams": "Ambassador Appended Batch Board Catalog Checked Checkpoints Collected Consumer Delays "
     "FileRange Finding Layers Lodging Monitor Moves NearChunks NearLengths NearWatch Nearby OnChange Outlook Output "
     "PERCENTILES SHARDS_MAX Patience Producer Shadow ShardLog ShardStatus ShardTail SheetPaths Showing Snapshot "
-    "SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View Watch arrow_schema begin_sheets collect "
-    "complete_stale cut_positions discard file_ranges find_position newest next_cut read_arrow read_range "
+    "SnapshotStatus Snapshots Source Stage Start TransactionName Transactions View Watch arrow_schema begin_sheets "
+    "collect complete_stale cut_positions discard file_ranges find_position newest next_cut read_arrow read_range "
     "verify_shard",
     "tailrace.env": "Clock Disk Identity Randomness SystemClock SystemDisk SystemRandomness give_way",
     "tailrace.wire": "ByteRange FileBytes FilesPeer FilesService Listing NewestSegment RANGES_MAX READ_BYTES_MAX Reach "
