@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from conftest import wait_until
 from tailrace.config import ConsumerConfig, WorldConfig
 from tailrace.errors import ConfigError, Corrupt
 from tailrace.native import Block, Records
+from tailrace.native.hints import Waiter
 from tailrace.node.hosts import world_folder
 from tailrace.streams import Batch, Consumer
 
@@ -155,6 +156,43 @@ def test_who_does_not_want_to_reads_through_the_cache(world: tailrace.World, tmp
             producer.flush()
             assert taken(consumer, 1) == [b"%d" % number]
         assert in_place_bytes(consumer) == 0
+
+
+class NeverInVain:
+    """Nobody may sleep until its time is over while there is more."""
+
+    def __init__(self, waiter: Waiter, is_behind: Callable[[], bool]) -> None:
+        self._waiter, self._is_behind = waiter, is_behind
+
+    def wait_for(self, timeout_s: float, *, further: bool = True) -> bool:
+        raised = self._waiter.wait_for(timeout_s, further=further)
+        assert raised or not self._is_behind()
+        return raised
+
+    def look(self) -> None:
+        self._waiter.look()
+
+    def stop(self) -> None:
+        self._waiter.stop()
+
+
+def test_nobody_sleeps_over_the_rest_of_a_large_flush(world: tailrace.World, beside: tailrace.World) -> None:
+    with (
+        world.producer("s") as producer,
+        beside.consumer("s", start="earliest", batch_bytes=70_000) as consumer,
+    ):
+        producer.send(b"first")
+        producer.flush()
+        assert taken(consumer, 1) == [b"first"]
+        assert consumer.poll(1.2) is None  # so that the cache, too, is known to have no more
+        assert consumer._waiter is not None
+        consumer._waiter = NeverInVain(  # type: ignore[assignment]
+            consumer._waiter, lambda: consumer.position() < producer.positions[0]
+        )
+        for _ in range(5):
+            producer.send_many([b"%06d" % number * 150 for number in range(1500)])
+            producer.flush()
+            assert taken(consumer, 1500) == [b"%06d" % number * 150 for number in range(1500)]
 
 
 def test_several_shards_in_place(world: tailrace.World, beside: tailrace.World) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import gc
 import mmap
 import os
 import random
@@ -248,6 +249,71 @@ def test_where_it_lies_it_can_be_written_to_the_disk_past_the_page_cache(tmp_pat
         for part in shard.send(bytes(size)):
             address = ctypes.addressof(ctypes.c_char.from_buffer(part.data))
             assert (address - (part.start - 12_345)) % 512 == 0
+
+
+def test_whoever_sends_while_objects_are_made_loses_nothing(tmp_path: Path) -> None:
+    """The garbage collector may run Python's code, and with it other threads, wherever an object is made."""
+    shard, sent, busy = Shard(tmp_path, sheets=8), [], []
+
+    def another_thread(phase: str, info: object) -> None:
+        if not busy and len(sent) < 3000:
+            busy.append(True)
+            send(b"late")
+            busy.clear()
+
+    def send(kind: bytes) -> None:
+        value = b"%s %d " % (kind, len(sent)) + bytes(3000)
+        sent.append(value)
+        shard.packer.add(value, None, 0, 1)
+
+    parts, thresholds = [], gc.get_threshold()
+    gc.callbacks.append(another_thread)
+    gc.set_threshold(1)
+    try:
+        for number in range(600):
+            send(b"soon")
+            if number % 50 == 49:
+                parts += shard.packer.take()[0]
+    finally:
+        gc.callbacks.remove(another_thread)
+        gc.set_threshold(*thresholds)
+    parts += shard.packer.take().get(0, [])
+    position, values = 0, []
+    for part in parts:
+        assert part.start == position
+        values += [m.value for m in Records("s", 0, part.start, part.entries, part.data).messages()]
+        position = part.end
+    assert sorted(values) == sorted(sent)
+
+
+def test_who_is_forked_copies_and_lets_nothing_of_its_parent_go(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, sheets=2)
+    shard.send(*[b"held" * 1000] * 50)
+    reader = shard.reader()
+    held = reader.look(CREATED_US, 0, 0, 300_000)
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            more = reader.look(CREATED_US, 0, 0, 300_000)
+            code = 0 if more is not None and not reader.in_place else 2
+            held = None
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    for number in range(10):
+        shard.send(*[b"%04d" % number * 1000] * 150)
+    assert values_of(held, 0) == [b"held" * 1000] * 50
+
+
+def test_a_batch_in_a_cycle_lets_go_as_well(shard: Shard) -> None:
+    shard.send(*[bytes(4000)] * 50)
+    reader = shard.reader()
+    cycle: list[object] = [reader.look(CREATED_US, 0, 0, 300_000)]
+    cycle.append(cycle)
+    assert reader.held_sheets == 1
+    del cycle
+    gc.collect()
+    assert reader.held_sheets == 0
 
 
 def test_the_end_is_told(shard: Shard) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -178,7 +179,12 @@ class SystemDisk:
         os.fdatasync(handle)
 
     def syncing(self, handle: int) -> Callable[[], None]:
-        return self._syncers.submit(os.fdatasync, handle).result
+        try:
+            return self._syncers.submit(os.fdatasync, handle).result
+        except (
+            RuntimeError
+        ):  # there are no threads any more: the interpreter is about to end, or the machine has too many
+            return partial(os.fdatasync, handle)
 
     def forget(self, handle: int, begin: int, end: int) -> None:
         os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)

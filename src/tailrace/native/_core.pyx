@@ -428,61 +428,70 @@ cdef class _Lane:
 
     cdef int make_room(self, size_t length) except -1:
         """For one more message of this length."""
+        cdef Block data, entries, more_data, more_entries
+        cdef Py_ssize_t size
         cdef size_t skip
-        if self.sheet is not None:
-            if self.sheet.extend(self.data, self.entries, length):
-                return 0
-            if self.entries.size:
-                self.full.append(self.part())
-            self.data, self.entries, self.sheet = _NO_ROOM, _NO_ROOM, None
-        skip = (self.start + self.data.size - self.base) % _FILE_BLOCK_BYTES
-        if self.sheets is not None and self.entries.size == 0:
-            self.sheet = self.sheets.begin(skip, length)
+        while self.data.size + length > self.data.capacity or \
+                self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
+            data, entries, size, sheet = self.data, self.entries, self.entries.size, None
             if self.sheet is not None:
-                self.data, self.entries = self.sheet.blocks()
-                self.data_at, self.entry_at = skip, 0
-                return 0
-        # It lies in memory as it will lie in the file's blocks: then it can be written without being copied before.
-        if self.entries.size == 0:
-            self.data = Block(max(<Py_ssize_t> length, self.expected_data), skip)
-            self.entries = Block(max(<Py_ssize_t> TR_ENTRY_BYTES, self.expected_entries))
-            self.data.size = self.entries.size = 0
-            return 0
-        if self.data.size + length > self.data.capacity:
-            self.data = grown(self.data, self.data.size + length)
-        if self.entries.size + TR_ENTRY_BYTES > <Py_ssize_t> self.entries.capacity:
-            self.entries = grown(self.entries, self.entries.size + TR_ENTRY_BYTES)
+                if not self.sheet.extend(data, entries, length):
+                    self.end_part(False)
+                continue
+            # It lies in memory as it will lie in the file's blocks: then it can be written without being copied before.
+            skip = (self.start + data.size - self.base) % _FILE_BLOCK_BYTES
+            if size == 0 and self.sheets is not None:
+                sheet = self.sheets.begin(skip, length)
+            if sheet is not None:
+                more_data, more_entries = sheet.blocks()
+            elif size == 0:
+                more_data = Block(max(<Py_ssize_t> length, self.expected_data), skip)
+                more_entries = Block(max(<Py_ssize_t> TR_ENTRY_BYTES, self.expected_entries))
+                more_data.size = more_entries.size = 0
+            else:
+                more_data = data if data.size + length <= data.capacity else grown(data, data.size + length)
+                more_entries = entries if size + TR_ENTRY_BYTES <= <Py_ssize_t> entries.capacity else \
+                    grown(entries, size + TR_ENTRY_BYTES)
+            # Making objects may have let another thread in, which sends: then it made room, or used up what there was.
+            if self.data is data and self.entries is entries and self.entries.size == size:
+                self.data, self.entries, self.sheet = more_data, more_entries, sheet
+                if sheet is not None:
+                    self.data_at, self.entry_at = skip, 0
         return 0
 
-    cdef Packed part(self):
-        """What is in the open buffer; a new one is begun with the next message, or goes on in the same sheet."""
+    cdef int end_part(self, bint goes_on) except -1:
+        """What is in the open buffer becomes a part, if there is anything. A new buffer is begun with the next message, or
+        `goes_on` in the same sheet."""
         cdef Packed packed = Packed.__new__(Packed)
-        cdef Block data = self.data, entries = self.entries
-        cdef Py_ssize_t size = -1
-        rest = None
-        while size != data.size:  # making objects may let another thread in, which sends
-            data, entries = self.data, self.entries
-            size = data.size
-            rest = None if self.sheet is None else self.sheet.rest(data, entries)
-        packed.start, packed.end, packed.last_time_us = self.start, self.start + data.size, self.time_us
-        packed.data, packed.entries, packed.count = data, entries, entries.size // TR_ENTRY_BYTES
-        packed.sheet, packed.data_at, packed.entry_at = self.sheet, self.data_at, self.entry_at
-        self.start = packed.end
+        cdef Block data, entries
+        cdef Py_ssize_t size
+        while True:
+            data, entries, size, rest = self.data, self.entries, self.entries.size, None
+            if goes_on and self.sheet is not None:
+                rest = self.sheet.rest(data, entries)
+            if self.data is data and self.entries is entries and self.entries.size == size:  # as in make_room
+                break
+        if size:
+            packed.start, packed.end, packed.last_time_us = self.start, self.start + data.size, self.time_us
+            packed.data, packed.entries, packed.count = data, entries, size // TR_ENTRY_BYTES
+            packed.sheet, packed.data_at, packed.entry_at = self.sheet, self.data_at, self.entry_at
+            self.start = packed.end
+            self.full.append(packed)
         if rest is not None:
             self.data, self.entries = rest
-            self.data_at, self.entry_at = self.data_at + data.size, self.entry_at + packed.count
+            self.data_at, self.entry_at = self.data_at + data.size, self.entry_at + size // TR_ENTRY_BYTES
         else:
             self.data = self.entries = _NO_ROOM
             self.sheet = None
-        return packed
+        return 0
 
     cdef list take(self):
         """All parts."""
-        cdef list parts = self.full
+        cdef list parts, none = []
         if self.entries.size:
             self.expected_data, self.expected_entries = self.data.size, self.entries.size
-            parts.append(self.part())
-        self.full = []
+            self.end_part(True)
+        parts, self.full = self.full, none
         return parts
 
     cdef int add(self, const uint8_t *key, Py_ssize_t key_count, const uint8_t *value, Py_ssize_t value_count,
@@ -711,6 +720,15 @@ cdef class Packer:
             lane.add(key_at, key_count, value_column.at(row), value_count, flags, stamp)
             self.pending_bytes += key_count + value_count + TR_ENTRY_BYTES
         return self.pending_bytes
+
+    def let_go(self):
+        """Of all sheets in which nothing is pending: no more will be sent."""
+        cdef _Lane lane
+        for lane in self._own:
+            lane.sheets = None
+            if lane.entries.size == 0:
+                lane.data = lane.entries = _NO_ROOM
+                lane.sheet = None
 
     def note_file(self, uint32_t shard, int64_t base):
         """Where the file begins that a shard's messages are being written to."""

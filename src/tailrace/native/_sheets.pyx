@@ -1,8 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's."""
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from posix.unistd cimport getpid
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from tailrace.native._core cimport Block
@@ -182,6 +184,7 @@ cdef class Sheets:
             tr_sheets_end(&self.all, os.fsencode(self.memory), os.fsencode(self.pins))
 
 
+@cython.no_gc
 cdef class Sheet:
     """A sheet while this process writes or reads it."""
     cdef Sheets sheets
@@ -239,6 +242,7 @@ cdef class SheetReader:
     cdef tr_sheets all
     cdef uint32_t guess        # the sheet where the last look ended
     cdef int place             # among the pins; -1: none yet
+    cdef int owner             # the process that has the place
     cdef uint32_t[64] holds    # buffers that are in use, by sheet
     cdef uint32_t held         # sheets that are
     cdef readonly bint at_end, in_place
@@ -310,8 +314,8 @@ cdef class SheetReader:
 
     cdef bint _enter(self):
         if self.place < 0:
-            self.place = tr_sheets_enter(&self.all)
-        return self.place >= 0
+            self.place, self.owner = tr_sheets_enter(&self.all), getpid()
+        return self.place >= 0 and self.owner == getpid()  # who was forked from it has no place of its own, and copies
 
     @property
     def held_sheets(self):
@@ -325,6 +329,7 @@ cdef Block _copied(const uint8_t *at, uint64_t count):
     return copy
 
 
+@cython.no_gc  # a reader refers to nothing; and what holds a sheet must not be cleared before it lets go
 cdef class Held:
     """A part of a sheet, as a buffer that nobody may write. The sheet stays as it is for as long as this lives."""
     cdef SheetReader reader
@@ -338,7 +343,8 @@ cdef class Held:
             reader.holds[self.number] -= 1
             if not reader.holds[self.number]:
                 reader.held -= 1
-                tr_sheet_let_go(&reader.all, reader.place, self.number)
+                if reader.owner == getpid():
+                    tr_sheet_let_go(&reader.all, reader.place, self.number)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         PyBuffer_FillInfo(buffer, self, <void *> self.at, self.count, 1, flags)

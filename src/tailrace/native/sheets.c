@@ -223,6 +223,8 @@ int tr_sheets_open(tr_sheets *all, const char *memory, const char *pins) {
     if ((uint64_t)about.st_size != all->bytes || about_pins.st_size != PINS_BYTES) return failed(all, EINVAL);
     int error = map_both(all, 0);
     if (error) return failed(all, error);
+    /* If another writer came between the two, its pins are not those of this memory, and this is over. */
+    if (tr_sheets_has_ended(all)) return failed(all, ESTALE);
     close(all->memory); /* who follows many shards has no file to spare */
     all->memory = -1;
     return 0;

@@ -13,7 +13,7 @@ from ..copytree.hot_bytes import Layers, all_cached
 from ..copytree.settings import read_settings
 from ..errors import TailraceError
 from ..files import Files
-from ..files.lengths import hint_slot
+from ..files.lengths import hint_slot, late_slot
 from ..model.message_file import Track
 from ..model.segment import Segment
 from ..native.hints import Waiter
@@ -77,7 +77,8 @@ class ClusterPlace:
     def waiter(self, incarnations: Iterable[str]) -> Waiter | None:
         hints = self._world._hints()
         try:
-            return None if hints is None else Waiter(hints, {hint_slot(one) for one in incarnations})
+            known = set(incarnations)
+            return None if hints is None else Waiter(hints, map(hint_slot, known), map(late_slot, known))
         except ValueError:
             return None
 

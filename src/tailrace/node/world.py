@@ -235,9 +235,10 @@ class World:
                 _, incarnation = self._incarnation(stream)
                 hints.raise_(hint_slot(incarnation))
                 if config.cached and isinstance(self._clock, SystemClock):
-                    make_world_folder(self._root, self.config.host)
-                    sheets = begin_sheets(self._sheets_folder(), incarnation, wanted, config.in_place_bytes)
-                    on_append = Showing(sheets, hints, incarnation, on_append).appended
+                    with suppress(OSError):  # there is no memory to share: then there are only files and cache
+                        make_world_folder(self._root, self.config.host)
+                        sheets = begin_sheets(self._sheets_folder(), incarnation, wanted, config.in_place_bytes)
+                        on_append = Showing(sheets, hints, incarnation, on_append).appended
             return Producer(
                 stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow, sheets
             )
@@ -563,7 +564,10 @@ class World:
         board: Board,
     ) -> list[ShardTail]:
         stream_config, (_, incarnation) = self.stream_config(stream), self._incarnation(stream)
-        mapped, folder = config.mapped, self._sheets_folder() if config.in_place else None
+        mapped, folder = config.mapped, None
+        if config.in_place and stream_config.cached and not mapped:
+            with suppress(OSError):
+                folder = self._sheets_folder()
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
         wanted = self._shards(stream, shards)

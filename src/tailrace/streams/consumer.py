@@ -247,7 +247,8 @@ class Consumer:
         with self._reading:
             if self._kept is None and not self._paused and not self._ends:
                 (tail,) = self._tails.values()
-                batch = tail.glance(self._batch_bytes)
+                with suppress(FileProblem):  # the long way will meet it, and knows what to do
+                    batch = tail.glance(self._batch_bytes)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:

@@ -48,11 +48,13 @@ def begin_sheets(folder: str, incarnation: str, shards: Sequence[int], bytes_max
             stem, kind = os.path.splitext(name)
             if kind == ".memory":
                 reap(os.path.join(folder, name), os.path.join(folder, f"{stem}.pins"))
-        for shard in shards if count >= 2 and len(shards) <= SHARDS_MAX else ():
-            paths = SheetPaths.of(folder, incarnation, shard)
-            # An older producer that lives is shut out of the files, and nothing more comes in its sheets.
-            reap(paths.memory, paths.pins, living=True)
-            sheets[shard] = Sheets(paths.memory, paths.pins, count, SHEET_BYTES, _ENTRIES_AT)
+    for shard in shards:
+        paths = SheetPaths.of(folder, incarnation, shard)
+        # An older producer that lives is shut out of the files, and nothing more comes in its sheets.
+        reap(paths.memory, paths.pins, living=True)
+        if count >= 2 and len(shards) <= SHARDS_MAX:
+            with suppress(OSError):
+                sheets[shard] = Sheets(paths.memory, paths.pins, count, SHEET_BYTES, _ENTRIES_AT)
     return sheets
 
 

@@ -45,12 +45,12 @@ class Producer:
         clock: Clock,
         message_bytes_max: int,
         shadow: Shadow | None = None,
-        sheets: Mapping[int, Sheets] | None = None,
+        sheets: dict[int, Sheets] | None = None,
     ) -> None:
         """`shadow`: what brings flushed messages to the cache. `sheets`: by shard, where consumers read them in place.
         Both are closed with the producer."""
         self.stream = stream
-        self._shadow, self._sheets = shadow, sheets or {}
+        self._shadow, self._sheets = shadow, {} if sheets is None else sheets
         self.flushed_count = 0  # messages of this producer that are durable
         self._logs, self._config, self._clock = logs, config, clock
         self._now: Callable[[], int] | None = None if isinstance(clock, SystemClock) else clock.time_us
@@ -166,8 +166,8 @@ class Producer:
             self._pool.shutdown()
         if self._shadow is not None:
             self._shadow.close()
-        for sheets in self._sheets.values():
-            sheets.close()
+        self._end_sheets()
+        self._packer.let_go()
         sealing = [_attempt(log.close) for log in self._logs.values()]
         dropped = self._packer.pending_count + sum(
             packed.count for parts in self._unflushed.values() for packed in parts
@@ -192,6 +192,12 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)
+
+    def _end_sheets(self) -> None:
+        """Nothing more is shown. Whoever else knows of them is to let go, too: it is much memory."""
+        for sheets in self._sheets.values():
+            sheets.close()
+        self._sheets.clear()
 
     # ---- pressure
 
@@ -286,6 +292,7 @@ class Producer:
             self._block(bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max)
             self._room.notify_all()
         if fenced:
+            self._end_sheets()
             raise fenced
         if failed:
             raise FlushFailed(

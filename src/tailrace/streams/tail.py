@@ -79,7 +79,8 @@ class ShardTail:
     @property
     def drained(self) -> bool:
         """Whether all that the cache tells of is handed out, for certain, as of the last look."""
-        at_end = self.shown_all or (self._head is not None and self._head.at_end)
+        # What the cache knew before says nothing of a batch that was shown.
+        at_end = self.shown_all if self.was_shown else self._head is not None and self._head.at_end
         return at_end and not self._window and self._position >= self._not_before
 
     @property
