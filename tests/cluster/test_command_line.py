@@ -391,6 +391,7 @@ def test_the_life_of_a_stream(shell: Shell) -> None:
         "message_bytes_max": 1 << 20,
         "cached": True,
         "cache": "tailrace-data",
+        "in_place_bytes": 512 << 20,
         "retention": {"size_bytes": 10**9, "waits_for": []},
     }
     for number in numbers(6, width=20):
