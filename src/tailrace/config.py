@@ -151,7 +151,7 @@ class ConsumerConfig:
     def in_place_batch_bytes(self) -> int:
         """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger. Not where a
         rate is to be kept, which is done batch by batch."""
-        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else 512 * KIB)
+        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -481,3 +481,12 @@ def _follow(shard: Shard, content: list[bytes], places: memoryview, number: int)
             if values != [content[(first + more) % 64] for more in range(len(values))]:
                 return 3
     return 0
+
+
+def test_what_was_never_opened_closes_nothing() -> None:
+    """Number 0 is a file as any other."""
+    before = os.fstat(0)
+    for kind in (Sheets, SheetReader):
+        with pytest.raises(TypeError):
+            kind(1.5, "pins", *[1] * (3 if kind is Sheets else 0))  # type: ignore[arg-type]
+    assert os.fstat(0) == before

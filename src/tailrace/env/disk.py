@@ -179,12 +179,11 @@ class SystemDisk:
         os.fdatasync(handle)
 
     def syncing(self, handle: int) -> Callable[[], None]:
+        sync = partial(os.fdatasync, handle)
         try:
-            return self._syncers.submit(os.fdatasync, handle).result
-        except (
-            RuntimeError
-        ):  # there are no threads any more: the interpreter is about to end, or the machine has too many
-            return partial(os.fdatasync, handle)
+            return self._syncers.submit(sync).result
+        except RuntimeError:  # no thread is to be had: the interpreter is about to end, or the machine has too many
+            return sync
 
     def forget(self, handle: int, begin: int, end: int) -> None:
         os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)

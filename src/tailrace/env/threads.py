@@ -4,10 +4,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class Helpers:
@@ -18,10 +14,10 @@ class Helpers:
         self._threads_max = threads_max
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
-    def submit(self, act: Callable[_P, _T], *how: _P.args, **settings: _P.kwargs) -> Future[_T]:
+    def submit(self, act: Callable[[], None]) -> Future[None]:
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(self._threads_max, thread_name_prefix="tailrace disk")
-        return self._pool[1].submit(act, *how, **settings)
+        return self._pool[1].submit(act)
 
 
 def give_way() -> None:

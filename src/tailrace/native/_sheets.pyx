@@ -99,12 +99,13 @@ cdef class Sheets:
         self.ended = False
 
     def __dealloc__(self):
-        tr_sheets_close(&self.all)
+        if self.all.head != NULL:  # else it was never opened, and 0 is a file of somebody else's
+            tr_sheets_close(&self.all)
 
     def begin(self, uint64_t skip, uint64_t length):
         """A sheet for new messages, of which the first has this length and lies `skip` bytes behind the sheet's begin;
         None: there is none for it."""
-        cdef uint32_t number, chosen
+        cdef uint32_t chosen
         cdef Sheet sheet
         cdef uint64_t now = now_ns()
         if self.ended or skip + length > self.all.entries_at:
@@ -256,7 +257,8 @@ cdef class SheetReader:
             raise OSError(error, os.strerror(error), os.fspath(memory))
 
     def __dealloc__(self):
-        tr_sheets_close(&self.all)
+        if self.all.head != NULL:  # else it was never opened, and 0 is a file of somebody else's
+            tr_sheets_close(&self.all)
 
     @property
     def has_ended(self):

@@ -56,8 +56,8 @@ class Consumer:
         self._board, self._moves = board, moves
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is …
-        self._near: ShardTail | None = None  # the only one, while its producer shows what it has in memory of this host
         self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
+        self._near: ShardTail | None = None  # the only one, while its producer shows what it has in memory of this host
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
