@@ -5,7 +5,7 @@ The model of the protocol between them is `specs/layers.pml`; here are the rules
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 from conftest import wait_until
 from tailrace.config import ConsumerConfig
 from tailrace.env import SystemClock
-from tailrace.errors import CacheUnavailable, FileProblem
+from tailrace.errors import CacheUnavailable, Corrupt, FileProblem
 from tailrace.files import FileLength
 from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
@@ -27,11 +27,11 @@ from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.board import Board
 from tailrace.streams.delayed import DelayedReads
 from tailrace.streams.layers import Layers
-from tailrace.streams.segments import HEADER_BYTES, Segment, entry_offset, segments_of
+from tailrace.streams.segments import HEADER_BYTES, IndexHeader, Segment, entry_offset, segments_of
 from tailrace.streams.shadow import BEAT_S, Appended, Shadow
-from tailrace.streams.shard_files import shard_folder
+from tailrace.streams.shard_files import SegmentView, shard_folder
 from tailrace.streams.shard_log import ShardLog
-from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrack
+from tailrace.streams.tracks import DELAY_S, SILENT_S, DurableTrack, LayeredTrack, Track
 from tailrace.testing import ManualClock, SimulatedDisk
 from worlds import STREAM, SimulatedWorld, small_config
 
@@ -467,6 +467,53 @@ def test_lengths_that_go_back_take_nothing_away_that_was_due():
     assert one.readable() == 50
     one.tell(cached=20, durable=30)
     assert one.readable() == 50
+
+
+class Lost:
+    """An index of a copy, whose cache was ahead of the file and is gone: it said that there is a header. When somebody
+    reads it, there is none yet; `then` happens right after."""
+
+    proven = False
+
+    def __init__(self, durable: DurableTrack, then: Callable[[], object]) -> None:
+        self._durable, self._then, self._reads = durable, then, 0
+
+    def length(self) -> FileLength:
+        return FileLength(HEADER_BYTES, HEADER_BYTES, appending=True)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        found, self._reads = self._durable.read(offset, size), self._reads + 1
+        if self._reads == 1:
+            self._then()
+        return found
+
+    def close(self) -> None:
+        self._durable.close()
+
+
+@pytest.mark.parametrize("comes", ["", "header", "rubbish"])
+def test_a_header_that_comes_between_two_looks_is_no_damage(comes):
+    files, segment = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config()).files, Segment(1, 0, 0)
+    folder = shard_folder(STREAM, 0)
+    claim = files.claim(folder)
+    claim.create(segment.data_name)
+    index = claim.create(segment.index_name)
+
+    def flush() -> None:
+        if comes:
+            content = IndexHeader(1, 0, 0).encode()
+            index.append(0, [content if comes == "header" else bytes(len(content))])
+            index.sync()
+
+    def wrap(durable: DurableTrack, segment: Segment, name: str) -> Track:
+        return Lost(durable, flush) if name == "index" else durable
+
+    with SegmentView(files, folder, segment, wrap=wrap) as view:
+        if comes == "rubbish":
+            with pytest.raises(Corrupt, match="does not begin like an index"):
+                view.has_header(view.length(), None)
+        else:
+            assert view.has_header(view.length(), None) == (comes == "header")
 
 
 def test_the_file_itself_is_asked_when_nobody_says_anything():

@@ -17,7 +17,7 @@ from .batch import Batch
 from .board import Board
 from .consumer import Consumer, Place
 from .delays import Delays
-from .health import Signs, state_of
+from .health import CacheLag, Signs, state_of
 from .tail import ShardTail
 
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
@@ -36,6 +36,7 @@ class _Shard:
     bytes: int = 0
     position: int = 0
     moved_s: float = 0.0
+    lag: CacheLag = field(default_factory=CacheLag)
     compared: int = 0
     unequal: int = 0
     waiting: bytearray = field(default_factory=bytearray)  # durable bytes from `position` on
@@ -102,10 +103,11 @@ class Monitor:
             together.merge(shard.delays)
             told, silent_s = self._board.told(stream, number)
             cached = 0 if told is None else told.newest.segment.data_base + told.newest.data_cached
-            durable = shard.end()
-            signs = Signs(shard.position, durable, cached, self._clock.monotonic_s() - shard.moved_s, silent_s)
-            if told is None:  # without a cache there is none that could be behind
-                signs = Signs(shard.position, durable, durable, signs.still_s, silent_s)
+            durable, now_s = shard.end(), self._clock.monotonic_s()
+            reached = min(durable, shard.position)
+            # Without a cache there is none that could be behind.
+            behind_s = shard.lag.behind_s(reached if told is None else cached, reached, now_s)
+            signs = Signs(shard.position, durable, now_s - shard.moved_s, silent_s, behind_s)
             shards.append(
                 {
                     "stream": stream,

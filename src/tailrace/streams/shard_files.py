@@ -93,9 +93,9 @@ class SegmentView:
             self.header()
         except Corrupt:
             # A copy's cache may have been ahead of its file, and be gone: only what the file itself has can be bad.
-            if later is not None or self._durable_index.length().flushed_bytes >= HEADER_BYTES:
-                raise
-            return False
+            if later is None and self._durable_index.length().flushed_bytes < HEADER_BYTES:
+                return False
+            self.header()  # it may have come between the look at its bytes and the one at its length
         return True
 
     def entries(self, first: int, count: int) -> memoryview:
