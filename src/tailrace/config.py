@@ -144,13 +144,13 @@ class ConsumerConfig:
 
     @property
     def copied_batch_bytes(self) -> int:
-        """Of a batch that is copied: with what it is copied from it fits the cache of a processor's core."""
-        return self.batch_bytes or 512 * KIB
+        """Of a batch that comes from a file or through a connection: each costs a call or a round trip. Smaller where a
+        rate is to be kept, which is done batch by batch."""
+        return self.batch_bytes or (2 * MIB if self.bytes_per_s is None else 512 * KIB)
 
     @property
     def in_place_batch_bytes(self) -> int:
-        """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger. Not where a
-        rate is to be kept, which is done batch by batch."""
+        """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger."""
         return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
 
 

@@ -4,7 +4,7 @@ The model of the protocol between them is `specs/layers.pml`; here are the rules
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -651,6 +651,34 @@ def test_messages_whose_flush_only_seemed_to_fail_come_to_the_cache_too(before):
     assert (told[-1].packed, told[-1].data_length) == (last, last.end)
     assert told[-1].index_length == HEADER_BYTES + sum(len(memoryview(one.packed.entries)) for one in told)
     assert {one.segment for one in told} == {told[-1].segment}
+
+
+LARGE = 4 * CHUNK_SIZES[-1]  # a flush for which the largest chunks are right
+
+
+@pytest.mark.parametrize(
+    ("flushes", "files", "config"),
+    [
+        ([1, LARGE, LARGE, LARGE], [2, 2], {}),
+        ([1, LARGE, 1, LARGE, 1], [5], {}),
+        ([LARGE, 1, 1, LARGE], [4], {}),
+        ([1, 4 * CHUNK_SIZES[1], 4 * CHUNK_SIZES[1], LARGE, LARGE], [2, 2, 1], {}),
+        ([1, LARGE, LARGE, LARGE], [4], {"chunk_bytes": 4096}),
+        ([1, LARGE, LARGE, LARGE], [4], {"cached": False}),
+    ],
+)
+def test_a_stream_that_becomes_a_flood_gets_a_file_with_larger_chunks(flushes, files, config):
+    clock = ManualClock()
+    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 30))
+    told: list[Appended] = []
+    log = ShardLog(world.files, clock, STREAM, 0, replace(world.config, **config), on_append=told.append)
+    packer = Packer([0], [0], 1 << 20)
+    for size in flushes:
+        packer.add(bytes(size), shard=0, time_us=1)
+        log.append(packer.take()[0][0])
+    log.close()
+    assert list(Counter(one.segment for one in told).values()) == files
+    assert [len(message.value) for message in world.read()] == flushes
 
 
 class Heard:

@@ -12,6 +12,7 @@ from functools import partial
 from ..config import CacheConfig
 from ..env import Clock
 from ..errors import DeadlineExceeded, TailraceError, WireRefused
+from ..native import Block
 from ..native.cell import Outcome
 from ..native.client import Couriers, Delivery
 from ..wire import MutateReply
@@ -24,7 +25,7 @@ from .ways import CONNECT_S, Ways
 _IN_FLIGHT = 8  # calls on their way at once; a frame is at most half a megabyte
 _OUTCOMES = tuple(Outcome)
 
-Frame = tuple[int, bytes, Sequence[int]]  # the backend, the packed mutations, and the numbers of their keys
+Frame = tuple[int, Block, Sequence[int]]  # the backend, the packed mutations, and the numbers of their keys
 Answer = MutateReply | TailraceError
 
 
@@ -148,7 +149,7 @@ class Post:
                 if backend not in whom:
                     whom[backend] = self._ways.peer(backend), self._ways.instance(backend)
                 peer, instance = whom[backend]
-                pending = peer.mutate_async(instance, self._ways.record.config_id, frame, deadline_s=left_s)
+                pending = peer.mutate_async(instance, self._ways.record.config_id, memoryview(frame), deadline_s=left_s)
                 flying.append((number, pending))
             except TailraceError as refused:
                 answers[number] = refused

@@ -29,7 +29,7 @@ class Peer(Protocol):
     def attach(self, client: str, wants_engine: bool, *, deadline_s: float | None = None) -> AttachReply: ...
 
     def mutate_async(
-        self, instance: int, config_id: int, frame: bytes, *, deadline_s: float | None = None
+        self, instance: int, config_id: int, frame: memoryview, *, deadline_s: float | None = None
     ) -> Pending: ...
 
     def lookup(
@@ -68,7 +68,9 @@ class LocalPeer:
     def attach(self, client: str, wants_engine: bool, *, deadline_s: float | None = None) -> AttachReply:
         return self._backend.attach(client, wants_engine)
 
-    def mutate_async(self, instance: int, config_id: int, frame: bytes, *, deadline_s: float | None = None) -> Pending:
+    def mutate_async(
+        self, instance: int, config_id: int, frame: memoryview, *, deadline_s: float | None = None
+    ) -> Pending:
         return _Done(self._backend.mutate(instance, config_id, memoryview(frame)))
 
     def lookup(

@@ -5,6 +5,8 @@ from typing import Literal, overload
 
 from typing_extensions import Buffer
 
+from ._core import Block
+
 _Version = tuple[int, int, int]
 
 KIND_SET: int
@@ -26,7 +28,7 @@ def pack(
     copies: int,
     first_copy: int = 0,
     frame_bytes_max: int = 65536,
-) -> list[tuple[int, bytes, Sequence[int]]]: ...
+) -> list[tuple[int, Block, Sequence[int]]]: ...
 
 class Delivery(IntEnum):
     TAKEN = 1
@@ -42,7 +44,7 @@ class Couriers:
     def detach(self, backend: int) -> None: ...
     def attached(self, backend: int) -> bool: ...
     def deliver(
-        self, frames: list[tuple[int, bytes, Sequence[int]]], deadline_s: float, spare: int = 0
+        self, frames: Sequence[tuple[int, Buffer, Sequence[int]]], deadline_s: float, spare: int = 0
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
 class Follower:

@@ -12,6 +12,8 @@ from libc.string cimport memcmp, memcpy, memset, strdup
 from libc.time cimport time
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
+from tailrace.native._core cimport Block
+
 import errno
 import os
 from enum import IntEnum
@@ -938,13 +940,14 @@ cdef class Couriers:
         """Whether there is a connection; it may turn out to be broken."""
         return backend < self.backends and self.couriers[backend].socket >= 0
 
-    def deliver(self, list frames not None, double deadline_s, uint32_t spare=0):
+    def deliver(self, frames not None, double deadline_s, uint32_t spare=0):
         """[(Delivery, outcomes, floor)] for [(backend, frame, numbers of its keys)], as `pack` makes them. The last
         `spare` backends are not waited for until the deadline, but a little longer than the others took."""
         cdef size_t i, count = len(frames)
         cdef tr_parcel *parcels
         cdef list outcomes = [], result = []
-        cdef bytes frame, room
+        cdef list kept = []
+        cdef bytes room
         cdef uint64_t deadline_ns = _after(deadline_s)
         self.begin()
         parcels = <tr_parcel *> calloc(count + 1, sizeof(tr_parcel))
@@ -956,7 +959,7 @@ cdef class Couriers:
                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
                 outcomes.append(room)
                 parcels[i].backend = backend
-                parcels[i].frame.at, parcels[i].frame.count = <const uint8_t *> PyBytes_AS_STRING(frame), len(frame)
+                parcels[i].frame = _content_of(frame, kept)
                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
                 parcels[i].outcomes_count = len(numbers)
             with nogil:
@@ -1044,7 +1047,7 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *con
     cdef uint32_t first_sequence = version[2]
     cdef tr_mutation_header header
     cdef tr_frame_header head
-    cdef bytes frame
+    cdef Block frame
     cdef uint8_t *at
     cdef bint all_of_them
     memset(&header, 0, sizeof(header))
@@ -1063,8 +1066,8 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *con
             end += 1
         if not taken:
             return
-        frame = PyBytes_FromStringAndSize(NULL, size)
-        at = <uint8_t *> PyBytes_AS_STRING(frame)
+        frame = Block(size)
+        at = frame.memory
         head.magic, head.layout, head.count = TR_FRAME_MAGIC, TR_FRAME_LAYOUT, taken
         memcpy(at, &head, sizeof(head))
         at += sizeof(head)

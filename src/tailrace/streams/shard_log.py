@@ -15,6 +15,7 @@ from ..config import StreamConfig
 from ..env import Clock
 from ..errors import Corrupt, FileMissing, FileProblem, TailraceError
 from ..files import WARM_BYTES, Appender, Claim, Files
+from ..files.chunks import chunk_size_for
 from ..native import Packed
 from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
 from .shadow import Appended
@@ -78,7 +79,7 @@ class ShardLog:
                 self._tell(abandoned, packed)
             return
         assert packed.start == self.position, (packed.start, self.position)
-        if self._open is None or self._is_full(self._open):
+        if self._open is None or self._is_full(self._open, len(packed.data)):
             self._roll()
         assert self._open is not None
         try:
@@ -171,9 +172,11 @@ class ShardLog:
         self._created_us = max(self._created_us, newest_creation_us([*names, *self._unsettled]))
         self._lost = False
 
-    def _is_full(self, open_: "_OpenSegment") -> bool:
+    def _is_full(self, open_: "_OpenSegment", flush_bytes: int) -> bool:
         if not open_.entries:
             return False
+        if self._config.cached and self._config.chunk_bytes is None and open_.is_outgrown(flush_bytes):
+            return True
         age_s = (self._clock.time_us() - open_.segment.created_us) / 1e6
         return self.position - open_.segment.data_base >= self._config.file_bytes or age_s >= self._config.file_s
 
@@ -217,6 +220,8 @@ class _OpenSegment:
         self.segment, self.header, self._data, self._index, self._cached = segment, header, data, index, cached
         self.entries = 0
         self.broken = False
+        self._chunk_bytes = 0  # what suits its first flush, and is its own for its whole life
+        self._outgrowing = 0  # flushes in a row that were too large for that
 
     @classmethod
     def begin(
@@ -234,7 +239,14 @@ class _OpenSegment:
             undo.pop_all()
         return cls(segment, header.encode(), data, index, cached)
 
+    def is_outgrown(self, flush_bytes: int) -> bool:
+        """Whether its chunks in the cache have become too small: a stream that began with a few messages may be a flood
+        by now. One large flush tells nothing."""
+        self._outgrowing = self._outgrowing + 1 if chunk_size_for(flush_bytes) > self._chunk_bytes else 0
+        return self._outgrowing > 1
+
     def append(self, packed: Packed | Run, passing: bool) -> None:
+        self._chunk_bytes = self._chunk_bytes or chunk_size_for(len(packed.data))
         start = packed.start - self.segment.data_base
         if self._data.length == start:  # otherwise an earlier try came further than this
             self._data.append(start, [memoryview(packed.data)], passing=passing)

@@ -128,7 +128,8 @@ class LayeredTrack:
         self.proven = False
         if layers is None or not size:
             return self._durable.read(offset, size)
-        if not self._chunk_bytes or self._blind:
+        # Who is known to be far behind is no nearer now, and need not ask.
+        if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES >= self._cached):
             told, _ = self._told()
             if told is not None and (mine := self._chosen(told)) is not None:
                 self._learn(mine)
