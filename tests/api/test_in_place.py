@@ -165,7 +165,12 @@ class NeverInVain:
         self._waiter, self._is_behind = waiter, is_behind
 
     def wait_for(self, timeout_s: float, *, further: bool = True) -> bool:
-        raised = self._waiter.wait_for(timeout_s, further=further)
+        return self._judge(self._waiter.wait_for(timeout_s, further=further))
+
+    def wait_near(self, timeout_s: float) -> bool:
+        return self._judge(self._waiter.wait_near(timeout_s))
+
+    def _judge(self, raised: bool) -> bool:
         assert raised or not self._is_behind()
         return raised
 

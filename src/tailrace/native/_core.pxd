@@ -1,7 +1,14 @@
 # cython: language_level=3
-"""What other modules of this room may know of the core's: how a block lies in memory."""
+"""What other modules of this room may know of the core's: how blocks and records lie in memory."""
 cimport cython
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "records.h":
+    ctypedef struct tr_entry:
+        uint64_t end
+        int64_t time_us
+        uint32_t shape
+        uint32_t sum
 
 
 @cython.no_gc
@@ -12,3 +19,30 @@ cdef class Block:
     cdef readonly Py_ssize_t size
     cdef readonly object owner
     cdef bint is_lent
+
+
+cdef class _Bytes:
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef Py_ssize_t count
+
+
+@cython.final
+cdef class _Entries(_Bytes):
+    cdef const tr_entry *first
+    cdef size_t entries
+
+
+cdef class Records:
+    cdef readonly str stream
+    cdef readonly int32_t shard
+    cdef readonly int64_t start
+    cdef readonly Py_ssize_t count
+    cdef object _source
+    cdef _Entries _index
+    cdef _Bytes _content
+    cdef int64_t _end
+    cdef bint _unchecked
+
+    cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1
+    cdef int _check(self) except -1

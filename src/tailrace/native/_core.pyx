@@ -31,11 +31,6 @@ cdef extern from "hash.h":
 cdef extern from "records.h":
     enum: TR_ENTRY_BYTES
     uint32_t TR_KEY_MAX, TR_HAS_KEY, TR_NO_VALUE, TR_FILLER
-    ctypedef struct tr_entry:
-        uint64_t end
-        int64_t time_us
-        uint32_t shape
-        uint32_t sum
     ctypedef struct tr_measure:
         uint64_t key_bytes, value_bytes, absent_keys, absent_values, fillers
     ctypedef struct tr_columns:
@@ -108,9 +103,6 @@ cdef Block _NO_ROOM = Block(0, owner=True)  # where the first message of a buffe
 
 cdef class _Bytes:
     """Any object's bytes, held for as long as this lives."""
-    cdef Py_buffer view
-    cdef const uint8_t *at
-    cdef Py_ssize_t count
 
     def __cinit__(self, source):
         PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
@@ -124,8 +116,6 @@ cdef class _Bytes:
 @cython.final
 cdef class _Entries(_Bytes):
     """A buffer of whole, aligned entries."""
-    cdef const tr_entry *first
-    cdef size_t entries
 
     def __cinit__(self, source):
         if self.count % TR_ENTRY_BYTES:
@@ -249,17 +239,11 @@ cdef class Records:
     from, so that sums need not be made again. `shown`: they lie in memory that their producer shares, where they are good
     as long as it is: they are copied and checked when messages are asked for, and not at all for those who want the bytes
     alone."""
-    cdef readonly str stream
-    cdef readonly int32_t shard
-    cdef readonly int64_t start
-    cdef readonly Py_ssize_t count
-    cdef object _source
-    cdef _Entries _index
-    cdef _Bytes _content
-    cdef int64_t _end
-    cdef bint _unchecked
 
     def __init__(self, str stream, int32_t shard, int64_t start, entries, data, *, bint proven=False, bint shown=False):
+        self.lay(stream, shard, start, entries, data, proven, shown)
+
+    cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1:
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
@@ -272,12 +256,13 @@ cdef class Records:
                 self.count = self._index.entries
             else:
                 self._end, self._unchecked = start, False
-            return
+            return 0
         with nogil:
             self.count = tr_verify(self._index.first, self._index.entries, start,
                                    self._content.at, self._content.count, proven)
         if self.count:
             self._end = self._index.first[self.count - 1].end
+        return 0
 
     cdef int _check(self) except -1:
         """Before the first message is looked at."""

@@ -77,7 +77,14 @@ cdef class Waiter:
 
     def wait_for(self, double timeout_s, *, bint further=True):
         """wait(), for `further` ones or not; whether something was raised. If so, look() is done, too."""
-        cdef uint32_t i, now, count = self.count if further else self.near
+        return self.raised(timeout_s, self.count if further else self.near)
+
+    def wait_near(self, double timeout_s):
+        """wait_for(), of those that are not further ones."""
+        return self.raised(timeout_s, self.near)
+
+    cdef bint raised(self, double timeout_s, uint32_t count) except -1:
+        cdef uint32_t i, now
         cdef bint raised = False
         self.sleep(timeout_s, count)
         for i in range(self.count):

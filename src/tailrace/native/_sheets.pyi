@@ -1,6 +1,11 @@
+from typing import Generic, TypeVar
+
 from typing_extensions import Buffer
 
-from ._core import Block
+from ._core import Block, Records
+from ._hints import Waiter
+
+_B = TypeVar("_B", bound=Records)
 
 SHEETS_MAX: int
 PLACES: int
@@ -41,3 +46,30 @@ class SheetReader:
     def look(
         self, created_us: int, entry: int, position: int, bytes_max: int
     ) -> tuple[Block | Held, Block | Held] | None: ...
+
+class Vigil(Generic[_B]):
+    @property
+    def created_us(self) -> int: ...
+    @property
+    def entry(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def waited_s(self) -> float: ...
+    def __init__(
+        self,
+        reader: SheetReader,
+        waiter: Waiter,
+        batch: type[_B],
+        stream: str,
+        shard: int,
+        created_us: int,
+        entry: int,
+        position: int,
+        bytes_max: int,
+        patience_s: float,
+        *,
+        drained: bool,
+        streams: bool,
+    ) -> None: ...
+    def next(self, timeout_s: float) -> _B | None: ...

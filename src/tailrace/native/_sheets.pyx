@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's."""
+"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's, and `Vigil` its
+shortest way to what comes next."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.unistd cimport getpid
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from tailrace.native._core cimport Block
+from tailrace.native._core cimport Block, Records
 
 import errno
 import os
@@ -270,6 +272,9 @@ cdef class SheetReader:
         message. None: they are in no sheet. `position`: where the message of the first entry begins. `in_place`: what it
         gave lies in the sheet, which is held for as long as either of them lives; else it is copied. `created_us`: the
         segment it belongs to, which is the one behind the wanted one if that has ended at `position`."""
+        return self.find(created_us, entry, position, bytes_max)
+
+    cdef tuple find(self, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max):
         cdef tr_found found
         cdef uint64_t count, length
         cdef const uint8_t *sheet
@@ -329,6 +334,73 @@ cdef Block _copied(const uint8_t *at, uint64_t count):
     cdef Block copy = Block(count)
     memcpy(copy.memory, at, count)
     return copy
+
+
+cdef tuple _NO_ARGUMENTS = ()
+
+
+cdef class Vigil:
+    """A consumer that waits for its one shard's next messages, and has no other shard to look at: wait, look and make a
+    batch in one call. Hundreds wake together, each into an interpreter that has gone cold: what they do before they
+    have their message, all that wake after them wait for, too.
+
+    It goes on from the entry at `position` of the segment that was begun at `created_us`; `batch` is the class of its
+    batches. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
+    cdef SheetReader reader
+    cdef object waiter
+    cdef type batch
+    cdef str stream
+    cdef int32_t shard
+    cdef uint64_t bytes_max
+    cdef double patience_s
+    cdef bint drained, streams
+    cdef readonly uint64_t created_us, entry, position
+    cdef readonly double waited_s  # of the last next() that found nothing
+
+    def __cinit__(self, SheetReader reader not None, waiter not None, type batch not None, str stream not None,
+                  int32_t shard, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max,
+                  double patience_s, *, bint drained, bint streams):
+        if not issubclass(batch, Records):
+            raise TypeError(f"batches of {batch}; they are records")
+        self.reader, self.waiter, self.batch, self.stream, self.shard = reader, waiter, batch, stream, shard
+        self.created_us, self.entry, self.position, self.bytes_max = created_us, entry, position, bytes_max
+        self.patience_s, self.drained, self.streams = patience_s, drained, streams
+
+    @classmethod
+    def __class_getitem__(cls, batch):  # for annotations
+        return cls
+
+    def next(self, double timeout_s):
+        """The next batch; None: none came within the time or its patience, or other ways must tell. Then this one is
+        over. OSError: this kernel has no such wait."""
+        cdef uint64_t began_ns = now_ns()
+        cdef double left_s = min(timeout_s, self.patience_s)
+        cdef tuple found
+        cdef Records batch
+        self.waited_s = 0.0
+        while self.streams or self.drained:
+            if self.drained and (left_s <= 0 or not self.waiter.wait_near(left_s)):
+                break
+            found = self.reader.find(self.created_us, self.entry, self.position, self.bytes_max)
+            if found is None:
+                if not self.reader.at_end:
+                    break
+                # A hint that came before what it told of was read, or of another stream: there is no more than we have.
+                self.drained = True
+                left_s = min(timeout_s, self.patience_s) - (now_ns() - began_ns) / 1e9
+                continue
+            batch = <Records> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
+            batch.lay(self.stream, self.shard, self.position, found[0], found[1], True, self.reader.in_place)
+            if not batch.count:
+                break
+            if self.reader.created_us != self.created_us:
+                # On into the next segment, without a look at its files: hundreds would open them at the same moment.
+                self.created_us, self.entry = self.reader.created_us, 0
+            self.entry, self.position = self.entry + batch.count, batch._end
+            self.drained = self.reader.at_end and batch.count == <Py_ssize_t> batch._index.entries
+            return batch
+        self.waited_s = (now_ns() - began_ns) / 1e9
+        return None
 
 
 @cython.no_gc  # a reader refers to nothing; and what holds a sheet must not be cleared before it lets go

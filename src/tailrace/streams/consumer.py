@@ -17,6 +17,7 @@ from ..config import ConsumerConfig
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, Corrupt, FileProblem
 from ..native.hints import Waiter
+from ..native.sheets import Vigil
 from .batch import Batch
 from .board import Board
 from .lodging import Moves
@@ -57,7 +58,7 @@ class Consumer:
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is …
         self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
-        self._near: ShardTail | None = None  # the only one, while its producer shows what it has in memory of this host
+        self._vigil: Vigil[Batch] | None = None  # who reads the only shard, while its producer shows what it has
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
@@ -82,6 +83,10 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0) -> Batch | None:
         """The next batch; None if none came within the time."""
+        if (vigil := self._vigil) is not None:
+            if (batch := self._watch(vigil, timeout_s)) is not None:
+                return batch
+            timeout_s -= vigil.waited_s
         deadline_s = self._clock.monotonic_s() + timeout_s
         if (batch := self._soon(timeout_s)) is not None:
             return batch
@@ -172,6 +177,7 @@ class Consumer:
     def _begin(self) -> None:
         """An iteration that does not follow ends where the shards end now: a producer that goes on must not keep it."""
         if not self._follow:
+            self._vigil = None
             with self._reading:
                 self._ends = {}
                 for place, tail in self._tails.items():
@@ -199,48 +205,27 @@ class Consumer:
         itself in the processor's cache, and hundreds may do so at the same moment. None: the long way must tell.
 
         Right after a batch that was all there is a look would find nothing: so first wait for the next hint."""
+        if self._vigil is not None:
+            return self._watch(self._vigil, timeout_s)
         drained = self._drained
         if not drained and not self._streaming:
             return None
         self._drained = self._streaming = False
         timeout_s = timeout_s if timeout_s < _SOON_S else _SOON_S
-        if self._near is not None:
-            return self._soon_in_place(self._near, drained, timeout_s)
         if drained and (timeout_s <= 0 or not self._sleep(timeout_s)):
             return None
         return self._glance()
 
-    def _soon_in_place(self, tail: ShardTail, drained: bool, timeout_s: float) -> Batch | None:
+    def _watch(self, vigil: Vigil[Batch], timeout_s: float) -> Batch | None:
         """From the memory of a producer of this host, which wakes us itself."""
-        waiter, end_s = self._waiter, 0.0
-        while True:
-            if drained:
-                if waiter is None or timeout_s <= 0:
-                    return None
-                try:
-                    if not waiter.wait_for(timeout_s, further=False):
-                        return None
-                except OSError:
-                    self._waiter = None  # this kernel has no such wait
-                    return None
-            batch = None
-            with self._reading:
-                if self._kept is None and not self._paused and not self._ends:
-                    batch = tail.shown()
-            if self._stopped:
-                self.close()  # it was called while we read, and left the files to us
-            if batch is not None:
-                self._quiet_since_s = None
-                self._drained = tail.shown_all
-                self._streaming = not self._drained and self._moves is None
-                return batch
-            if not tail.near or self._stopped:
-                return self._glance()
-            # A hint that came before what it told of was read, or of another stream: there is no more than we have.
-            drained = True
-            now_s = self._clock.monotonic_s()
-            end_s = end_s or now_s + timeout_s
-            timeout_s = end_s - now_s
+        if self._kept is None and not self._stopped:
+            try:
+                if (batch := vigil.next(timeout_s)) is not None:
+                    return batch
+            except OSError:
+                self._waiter = None  # this kernel has no such wait
+        self._vigil = None
+        return None
 
     def _glance(self) -> Batch | None:
         batch = None
@@ -259,9 +244,12 @@ class Consumer:
     def _note_end(self, tail: ShardTail) -> None:
         """Whether the next batch can be had by the shortest way: it looks at nothing but the one shard's cache."""
         if len(self._tails) == 1 and self._limit is None:
+            streams = self._moves is None
+            if tail.was_shown and self._waiter is not None and not self._ends:
+                self._vigil = tail.watch(self._waiter, _SOON_S, streams=streams)
+                return
             self._drained = tail.drained
-            self._streaming = not self._drained and self._moves is None
-            self._near = tail if tail.was_shown else None
+            self._streaming = not self._drained and streams
 
     def _hand_out(self) -> Batch:
         batch, self._kept = self._kept, None
@@ -284,6 +272,7 @@ class Consumer:
         return self._kept is not None
 
     def _read(self) -> Batch | None:
+        self._vigil = None
         if self._moves is not None and self._moves.is_due():
             self._move(self._moves)
         if self._board is not None:
@@ -345,11 +334,13 @@ class Consumer:
                 self._tails[self._kept.stream, self._kept.shard].seek(self._kept.start)
                 self._kept = None
             self._drained = self._streaming = False
+            self._vigil = None
             for place in places:
                 self._tails[place].seek(start)
 
     def pause(self, shard: int | None = None, *, stream: str | None = None) -> None:
         """Hand out nothing from this shard, or from any, until resume()."""
+        self._vigil = None
         self._paused.update(self._places(shard, stream))
 
     def resume(self, shard: int | None = None, *, stream: str | None = None) -> None:

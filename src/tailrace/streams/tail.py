@@ -16,6 +16,8 @@ from ..env import Clock
 from ..errors import Corrupt, FileMissing, PositionRetired, StreamMissing
 from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
+from ..native.hints import Waiter
+from ..native.sheets import Vigil
 from .batch import Batch
 from .board import Followed
 from .catalog import Catalog
@@ -56,6 +58,7 @@ class ShardTail:
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
         self.was_shown = self.shown_all = False  # the last batch came from there; and it was all there is
+        self._vigil: Vigil[Batch] | None = None  # who reads there now, and knows where we are
         self._created_us = 0  # the segment that is read: the open one, or a later one that …
         self._strayed = False  # … was only seen in the producer's memory
         self._entry = 0  # the next entry to hand out, in the open segment …
@@ -74,6 +77,8 @@ class ShardTail:
     @property
     def position(self) -> int:
         """Where the next message to hand out begins, or will."""
+        if (vigil := self._vigil) is not None:
+            return vigil.position
         return max(self._position, self._not_before)
 
     @property
@@ -97,6 +102,7 @@ class ShardTail:
 
     def seek(self, start: Start) -> None:
         """Go to the first message that begins at or behind a position, or that is not older than a time."""
+        self._vigil = None
         self._list()
         if isinstance(start, int) and start >= 0:
             self._go_to(start)
@@ -165,6 +171,7 @@ class ShardTail:
     def poll(self, bytes_max: int, before: int | None = None) -> Batch | None:
         """The next messages, up to about this many bytes and at least one; None when there are none yet. If told so,
         only those that begin before a position; None when there are none of them."""
+        self._relieve()
         if before is None:
             if (batch := self.glance(bytes_max)) is not None:
                 return batch
@@ -195,6 +202,7 @@ class ShardTail:
 
     def glance(self, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
+        self._relieve()
         if (batch := self.shown()) is not None:
             return batch
         if self._nearby is not None and self._nearby.reopened() and (batch := self.shown()) is not None:
@@ -215,8 +223,7 @@ class ShardTail:
         return batch
 
     def shown(self) -> Batch | None:
-        """What the producer has in memory of this host, in place; None: nothing, or other ways must tell. All in one
-        piece: a hundred consumers that wake together find nothing of themselves in the processor's cache."""
+        """What the producer has in memory of this host, in place; None: nothing, or other ways must tell."""
         self.was_shown = self.shown_all = False
         nearby = self._nearby
         if nearby is None or self._view is None or self._window or self._position < self._not_before:
@@ -238,6 +245,36 @@ class ShardTail:
         self.was_shown = True
         self.shown_all = reader.at_end and count * ENTRY_BYTES == len(found[0])
         return batch
+
+    def watch(self, waiter: Waiter, patience_s: float, *, streams: bool) -> Vigil[Batch] | None:
+        """Right after a batch that was shown: somebody who reads on from there by the shortest way, until anything else
+        is asked of this tail. See `Vigil`."""
+        nearby = self._nearby
+        if nearby is None or nearby.reader is None or not self.was_shown:
+            return None
+        self._vigil = Vigil(
+            nearby.reader,
+            waiter,
+            Batch,
+            self.stream,
+            self.shard,
+            self._created_us,
+            self._entry,
+            self._position,
+            nearby.batch_bytes,
+            patience_s,
+            drained=self.shown_all,
+            streams=streams,
+        )
+        return self._vigil
+
+    def _relieve(self) -> None:
+        """Go on where the vigil has come to."""
+        vigil, self._vigil = self._vigil, None
+        if vigil is not None:
+            if vigil.created_us != self._created_us:
+                self._created_us, self._strayed = vigil.created_us, True
+            self._entry, self._position = vigil.entry, vigil.position
 
     def _come_back(self) -> None:
         """Open the segment that was only seen in memory, at the same place."""

@@ -263,7 +263,8 @@ class Crew:
                         now_ns = time.monotonic_ns()
                         for stamp_ns in stamps:
                             slot.add_delay(stamp_ns, now_ns - stamp_ns)
-                    slot.add(count)
+                    if not phase.paced:  # whoever is done sooner lets the next one run sooner
+                        slot.add(count)
 
     def _produce(self) -> None:
         self._stand_before()

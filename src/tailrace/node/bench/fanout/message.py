@@ -32,7 +32,7 @@ def stamps_in(content: bytes) -> list[int]:
     """Of whole messages, with anything between them."""
     found, at = [], 0
     while (begin := content.find(MARK, at)) >= 0:
-        found.append(stamp_of(content[begin : begin + STAMP_END]))
+        found.append(_STAMP.unpack_from(content, begin + STAMP_AT)[0])
         at = begin + MESSAGE_BYTES
     return found
 

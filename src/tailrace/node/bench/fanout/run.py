@@ -1,4 +1,4 @@
-"""Ours, the peers that can be had and the memory's own limit, with more and more consumers, in one run.
+"""Ours, the peers that can be had and the machine's own limits, with more and more consumers, in one run.
 
 What is compared: N processes, each a consumer of the same stream of 1 KB messages, on the machine of the producer and
 of the servers. Within a repeat all systems take turns at each N, and ratios are made within a repeat. One round with
@@ -33,6 +33,7 @@ from .peers.nats import Nats
 from .peers.rabbitmq import RabbitStreams
 from .peers.redis_streams import RedisStreams
 from .score import DELAY_CONSUMERS, Figures, figures_of, idle_figure
+from .wake import Wake
 
 CONSUMERS = (1, 4, 16, 64, 256)
 CONSUMERS_QUICK = (1, 2)
@@ -112,7 +113,7 @@ class _Contest:
         if not self.peers:
             raise ConfigError(f"there is nobody to compare with. {'; '.join(self.missing)}")
         self.ours, self._memcpy = Ours(folder, version("tailrace")), Memcpy()
-        self._reading = Reading(folder, version("tailrace"))
+        self._reading, self._wake = Reading(folder, version("tailrace")), Wake(folder)
         self.abroad = []
         for ambassador in (False, True):
             self.abroad.append(Abroad(folder, version("tailrace"), ambassador=ambassador))
@@ -131,11 +132,11 @@ class _Contest:
                 self._progress(f"{consumers} consumers: {contender.name}")
                 if cell := self._cell(contender, consumers):
                     cells.setdefault(contender.name, {})[consumers] = cell
-        if max(numbers) > DELAY_CONSUMERS and DELAY_CONSUMERS not in numbers:
-            for contender in [self.ours, *self.abroad, *self.peers]:
-                self._progress(f"{DELAY_CONSUMERS} consumers, delay only: {contender.name}")
-                if cell := self._cell(contender, DELAY_CONSUMERS, full=False):
-                    cells.setdefault(contender.name, {})[DELAY_CONSUMERS] = cell
+        crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
+        for contender in [self._wake, *([] if crowd in numbers else [self.ours, *self.abroad, *self.peers])]:
+            self._progress(f"{crowd} consumers, delay only: {contender.name}")
+            if cell := self._cell(contender, crowd, full=False):
+                cells.setdefault(contender.name, {})[crowd] = cell
         busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
         if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():

@@ -6,6 +6,7 @@ from ..report import Figure
 from .cell import Cell
 from .memcpy import Memcpy
 from .ours import AMBASSADOR, READ, TCP, Ours
+from .wake import Wake
 
 Figures = dict[Figure, float]
 #: One repeat: by system, then by number of consumers.
@@ -113,6 +114,9 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) ->
     if delays := of_peers(crowd, "p99_ms"):
         what = f"{crowd} consumers: 99 of 100 messages are there within this share of the best peer's delay"
         found[figure("p99_vs_best_peer", "ratio", what, 0.2)] = of(crowd, Ours.name, "p99_ms") / max(min(delays), 1e-9)
+        if (name := named(crowd, Wake.name, "p99_ms")) in known:
+            what = f"the same share for {crowd} processes that are only woken when a message is on disk"
+            found[figure("wake_p99_vs_best_peer", "ratio", what)] = known[name] / max(min(delays), 1e-9)
     if costs := of_peers(many, "server_cpu_s_per_gb"):
         what = f"{many} consumers: CPU time of servers per GB delivered, against the best peer"
         mine = of(many, Ours.name, "server_cpu_s_per_gb")

@@ -9,6 +9,7 @@ from ..score import OTHERS, OTHERS_MAX
 from .memcpy import Memcpy
 from .ours import AMBASSADOR, READ, TCP, Ours
 from .score import AT_MOST, named
+from .wake import Wake
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +46,7 @@ def _cells(result: Mapping[str, Any]) -> "Table":
         rows.add_column(heading, justify="left" if heading == "system" else "right")
     numbers = sorted({int(found[1]) for figure in result["figures"] if (found := _CELL.match(figure["name"]))})
     for consumers in numbers:
-        for system in (Memcpy.name, Ours.name, READ, TCP, AMBASSADOR, *versions):
+        for system in (Memcpy.name, Wake.name, Ours.name, READ, TCP, AMBASSADOR, *versions):
             values = [summary.get(named(consumers, system, measure)) for measure in _COLUMNS.values()]
             if any(value is not None for value in values):
                 label = f"{system} {versions[system]}" if system in versions else system

@@ -40,18 +40,19 @@ class Tally:
 
     def slot(self, number: int) -> "Slot":
         begin = 1 + number * self._each
-        return Slot(self, self._words[begin : begin + self._each], self._samples_max)
+        return Slot(self._words, self._words[begin : begin + self._each], self._samples_max)
 
 
 class Slot:
     """Of one process."""
 
-    def __init__(self, tally: Tally, words: memoryview, samples_max: int) -> None:
-        self._tally, self._words, self._samples_max = tally, words, samples_max
+    def __init__(self, common: memoryview, words: memoryview, samples_max: int) -> None:
+        self._common, self._words, self._samples_max = common, words, samples_max
 
     @property
     def step(self) -> int:
-        return self._tally.step
+        step: int = self._common[0]
+        return step
 
     @property
     def pid(self) -> int:
