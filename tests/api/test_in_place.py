@@ -1,7 +1,9 @@
 """Consumers of the producer's host read in place what it has in memory; everything else stays as it is without that."""
 
+import asyncio
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.config import ConsumerConfig, WorldConfig
-from tailrace.errors import ConfigError, Corrupt
+from tailrace.errors import Closed, ConfigError, Corrupt
 from tailrace.native import Block, Records
 from tailrace.native.hints import Waiter
 from tailrace.node.hosts import world_folder
@@ -242,6 +244,58 @@ def test_positions_can_be_sought_and_committed(world: tailrace.World, beside: ta
             assert values[0] == (b"%d" % (position if position <= 10 else 30))
             consumer.seek("latest")
     assert beside.checkpoints("s")["c"] == {0: 190}
+
+
+def test_whatever_else_is_asked_of_a_consumer_between_two_batches_in_place(
+    world: tailrace.World, beside: tailrace.World
+) -> None:
+    """Whoever waits in the producer's memory knows best where the consumer is; everybody else must hear of it."""
+    with world.producer("s") as producer, beside.consumer("s", start="earliest") as consumer:
+
+        def send(value: bytes) -> None:
+            producer.send(value)
+            producer.flush()
+
+        def until_in_place() -> None:
+            def waits_there() -> bool:
+                send(b"warm")
+                assert taken(consumer, 1) == [b"warm"]
+                return consumer._vigil is not None
+
+            wait_until(waits_there, "a consumer that waits in the producer's memory")
+
+        until_in_place()
+        before = consumer.position()
+        send(b"one")
+        assert taken(consumer, 1) == [b"one"]
+        assert consumer.position() == before + 3
+        assert consumer.poll() is None
+        assert consumer.position() == before + 3
+        until_in_place()
+        consumer.seek(before)
+        assert taken(consumer, 1)[0] == b"one"
+        consumer.seek("latest")
+        until_in_place()
+        consumer.pause()
+        send(b"two")
+        assert consumer.poll(0.05) is None
+        consumer.resume()
+        assert taken(consumer, 1) == [b"two"]
+        until_in_place()
+
+        async def gives_up() -> None:
+            """Reads a batch, and is cancelled before it has it."""
+            send(b"three")
+            assert await asyncio.to_thread(consumer._keep_next)
+
+        asyncio.run(gives_up())
+        send(b"four")
+        assert taken(consumer, 2) == [b"three", b"four"]
+        until_in_place()
+        threading.Timer(0.05, consumer.close).start()
+        with pytest.raises(Closed):
+            while consumer.poll(30.0) is None:
+                pass
 
 
 def test_damaged_memory_makes_no_message() -> None:

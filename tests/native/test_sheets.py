@@ -9,6 +9,7 @@ import random
 import signal
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import pytest
 
 from conftest import wait_until
 from tailrace.native import ENTRY_BYTES, Packed, Packer, Records
-from tailrace.native.sheets import PLACES, SHEETS_MAX, SheetReader, Sheets, reap
+from tailrace.native.hints import Hints, Waiter
+from tailrace.native.sheets import PLACES, SHEETS_MAX, SheetReader, Sheets, Vigil, reap
 
 KIB, MIB = 1 << 10, 1 << 20
 SHEET_BYTES, ENTRIES_AT = 1 * MIB, 768 * KIB
@@ -226,6 +228,91 @@ def test_on_into_the_next_segment_where_the_last_one_has_ended(shard: Shard) -> 
     assert values_of(reader.look(CREATED_US, 1, 3, 100), 3) == [b"two", b"three"]
     assert (reader.created_us, reader.at_end) == (CREATED_US + 5, True)
     assert reader.look(CREATED_US + 6, 0, 3, 100) is None  # never back
+
+
+class Bell:
+    """A waiter, and what wakes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hints = Hints(folder / "hints", make=True)
+        self.waiter = Waiter(self.hints, [7])
+
+    def ring(self) -> None:
+        self.hints.raise_(7)
+
+
+def vigil_of(shard: Shard, bell: Bell, *, bytes_max: int = 100_000, streams: bool = True) -> Vigil[Records]:
+    begin = ("s", 3, CREATED_US, 0, 0, bytes_max, 0.5)
+    return Vigil(shard.reader(), bell.waiter, Records, *begin, drained=False, streams=streams)
+
+
+def values_in(batch: Records | None) -> list[bytes]:
+    assert batch is not None
+    assert (batch.stream, batch.shard) == ("s", 3)
+    return [message.value or b"" for message in batch.messages()]
+
+
+def test_a_vigil_gives_what_is_there_then_waits_for_what_comes(shard: Shard, tmp_path: Path) -> None:
+    bell = Bell(tmp_path)
+    vigil = vigil_of(shard, bell, bytes_max=7)
+    shard.send(b"one", b"two", b"three")
+    assert values_in(vigil.next(0.0)) == [b"one", b"two"]
+    assert (vigil.entry, vigil.position) == (2, 6)
+    assert values_in(vigil.next(0.0)) == [b"three"]
+    assert vigil.next(0.0) is None, "there is no more, and no time to wait"
+    shard.send(b"four")
+    bell.ring()
+    assert values_in(vigil.next(30.0)) == [b"four"]
+    bell.ring()
+    assert vigil.next(0.05) is None, "a hint of something else"
+    assert vigil.waited_s >= 0.05
+    thread = threading.Thread(target=lambda: (shard.send(b"five"), bell.ring()))
+    thread.start()
+    came: list[Records | None] = []
+    wait_until(lambda: came.append(vigil.next(30.0)) or came[-1] is not None, "what comes meanwhile")
+    thread.join()
+    assert values_in(came[-1]) == [b"five"]
+    assert (vigil.created_us, vigil.entry, vigil.position) == (CREATED_US, 5, 19)
+
+
+def test_a_vigil_ends_when_it_is_stopped_its_patience_is_over_or_others_must_tell(shard: Shard, tmp_path: Path) -> None:
+    bell = Bell(tmp_path)
+    shard.send(b"one", b"two")
+    vigil = vigil_of(shard, bell, bytes_max=3, streams=False)
+    assert vigil.next(30.0) is None, "it was not drained, and it is not to stream"
+    vigil = vigil_of(shard, bell)
+    assert values_in(vigil.next(0.0)) == [b"one", b"two"]
+    assert vigil.next(30.0) is None, "its patience is half a second"
+    assert 0.5 <= vigil.waited_s < 30.0
+    shard.packer.add_list([b"in no sheet"], None, 0, 1)
+    shard.packer.take()
+    shard.entries += 1
+    shard.sheets.missed()
+    shard.send(b"three")
+    bell.ring()
+    assert vigil.next(30.0) is None, "what comes next is not to be had here"
+    assert (vigil.entry, vigil.position) == (2, 6)
+    vigil = vigil_of(shard, bell)
+    bell.waiter.stop()
+    assert values_in(vigil.next(30.0)) == [b"one", b"two"]
+    assert vigil.next(30.0) is None, "it does not wait any more"
+    assert vigil.waited_s < 0.5
+    with pytest.raises(TypeError, match="they are records"):
+        Vigil(shard.reader(), bell.waiter, bytes, "s", 0, 0, 0, 0, 1, 1.0, drained=False, streams=True)  # type: ignore[type-var]
+
+
+def test_a_vigil_goes_on_into_the_next_segment(shard: Shard, tmp_path: Path) -> None:
+    bell = Bell(tmp_path)
+    vigil = vigil_of(shard, bell)
+    shard.send(b"one", b"two")
+    assert values_in(vigil.next(0.0)) == [b"one", b"two"]
+    shard.packer.add_list([b"three"], None, 0, 1)
+    (part,) = shard.packer.take()[0]
+    assert part.sheet is not None
+    assert shard.sheets.tell(part.sheet, CREATED_US + 1, 0, part.start, part.data_at, part.entry_at, 1)
+    bell.ring()
+    assert values_in(vigil.next(30.0)) == [b"three"]
+    assert (vigil.created_us, vigil.entry, vigil.position) == (CREATED_US + 1, 1, 11)
 
 
 def test_a_run_for_each_segment_and_a_new_sheet_when_there_are_too_many(shard: Shard) -> None:

@@ -787,6 +787,26 @@ def test_who_outruns_a_cache_that_takes_all_waits_for_it_and_nothing_is_skipped(
     assert shadow.skipped_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("woken", "few", "naps"), [(0, True, False), (1, True, False), (1000, True, True), (1000, False, False)]
+)
+def test_those_who_were_woken_here_run_before_the_cache_is_fed(woken, few, naps):
+    """A nap for each few of them, but not while there is much to do, or at the end."""
+    heard = Heard()
+    shadow = Shadow(lambda: Layers(heard, heard), None, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    one = replace(flushed(1)[0], shown=True, woken=woken)
+    with shadow._changing:
+        shadow._waiting.append(one)
+        shadow._waiting_bytes = 1000 if few else 1 << 20
+        assert (shadow._courtesy_s() > 0) == naps
+        assert shadow._courtesy_s() <= 0.01
+        shadow._closing = True
+        assert shadow._courtesy_s() == 0
+        shadow._closing = False
+    shadow.close()
+    assert heard.keys, "and then it is"
+
+
 def test_nobody_waits_for_a_cache_that_takes_nothing():
     class Away:
         def set_many(self, items: Any) -> None:

@@ -20,7 +20,7 @@ cdef extern from "hints.h" nogil:
         pass
     int tr_hints_map(const char *path, int writable, tr_hint_slot **slots)
     void tr_hints_unmap(tr_hint_slot *slots)
-    void tr_hint_raise(tr_hint_slot *slot)
+    uint32_t tr_hint_raise(tr_hint_slot *slot)
     uint32_t tr_hint_read(const tr_hint_slot *slot)
     int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
                       tr_own_word *own, uint64_t timeout_ns)
@@ -43,10 +43,10 @@ cdef class Hints:
         tr_hints_unmap(self.slots)
 
     def raise_(self, uint32_t slot):
-        """There is something new: wake those who wait for this slot."""
+        """There is something new: wake those who wait for this slot. How many were woken."""
         if slot >= TR_HINT_SLOTS:
             raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
-        tr_hint_raise(&self.slots[slot])
+        return tr_hint_raise(&self.slots[slot])
 
 
 cdef class Waiter:

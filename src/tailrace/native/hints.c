@@ -52,10 +52,11 @@ void tr_hints_unmap(tr_hint_slot *slots) {
     if (slots) munmap(slots, FILE_BYTES);
 }
 
-void tr_hint_raise(tr_hint_slot *slot) {
+uint32_t tr_hint_raise(tr_hint_slot *slot) {
     atomic_fetch_add_explicit(&slot->sequence, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&slot->waiters, memory_order_seq_cst))
-        syscall(SYS_futex, &slot->sequence, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (!atomic_load_explicit(&slot->waiters, memory_order_seq_cst)) return 0;
+    long woken = syscall(SYS_futex, &slot->sequence, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return woken > 0 ? (uint32_t)woken : 0;
 }
 
 int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,

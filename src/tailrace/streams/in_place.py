@@ -77,8 +77,7 @@ class Showing:
                     sheet, one.segment.created_us, first, packed.start, packed.data_at, packed.entry_at, packed.count
                 )
             if shown:
-                self._hints.raise_(self._slot)
-                one = replace(one, shown=True)
+                one = replace(one, shown=True, woken=self._hints.raise_(self._slot))
         self._then(one)
 
 

@@ -5,6 +5,7 @@ nothing: for one that takes what it gets, a flush waits a moment. Nothing is los
 what they miss. After an outage the cache goes on where the file stands (A42).
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,9 @@ _PIECE_BYTES = 1 << 20  # of what is set at once: packed, sent and summed while 
 _STEP_BYTES = 8 << 20  # after so much the lengths are told: what lies in the cache untold only pushes out what was told
 _AHEAD_BYTES = 16 << 20  # more than this waits for the cache: then flushes wait for it, too …
 _PATIENCE_S = 0.1  # … for so long; if that was not enough, they go on, until less waits
+_FEW_BYTES = 64 << 10  # while no more than this waits, those who were woken on this host go first: …
+_WAKE_S = 60e-6 / (os.cpu_count() or 1)  # … each of them takes about so long, by itself, …
+_COURTESY_S, _COURTESY_S_MAX = 0.5e-3, 10e-3  # … and less than this is not worth a nap
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -41,7 +45,8 @@ class Appended:
     packed: Packed
     data_length: int
     index_length: int
-    shown: bool = False  # consumers of this host were told where they can read it in place
+    shown: bool = False  # consumers of this host were told where they can read it in place …
+    woken: int = 0  # … and so many of them were asleep
 
 
 class _Files:
@@ -143,6 +148,8 @@ class Shadow:
             with self._changing:
                 if not self._waiting and not self._closing:
                     self._changing.wait(BEAT_S)
+                if nap_s := self._courtesy_s():
+                    self._changing.wait(nap_s)
                 taken = self._take()
                 behind_bytes, closing = self._waiting_bytes, self._closing
             if closing and not taken:
@@ -154,6 +161,14 @@ class Shadow:
             if not taken or now_s >= self._beat_s + BEAT_S:  # a busy shard must not make the others look dead
                 self._beat_s = now_s
                 self._tell(layers, self._told)
+
+    def _courtesy_s(self) -> float:
+        """How long to let those run who were woken on this host, and need nothing of the cache: a hundred of them, on a
+        few cores, would wait for us, and whoever reads the cache is far enough away not to notice."""
+        if self._closing or self._waiting_bytes > _FEW_BYTES:
+            return 0.0
+        nap_s = _WAKE_S * max((one.woken for one in self._waiting), default=0)
+        return min(nap_s, _COURTESY_S_MAX) if nap_s >= _COURTESY_S else 0.0
 
     def _take(self) -> list[Appended]:
         """The oldest of what waits, about a step of it."""
