@@ -11,6 +11,7 @@ import pytest
 from tailrace.env import Disk, SystemClock, SystemDisk
 from tailrace.errors import Closed, Fenced, FileMissing, FileProblem, NameRefused, OffsetMismatch
 from tailrace.files import FileLength, Files, PosixFiles
+from tailrace.files.fence import Fence
 from tailrace.files.remote import Pace, RemoteFiles
 from tailrace.files.served import ServedFiles
 from tailrace.testing import Fault, FaultyDisk, SimulatedCrash, SimulatedDisk
@@ -249,6 +250,28 @@ def test_while_a_claim_is_held_nobody_else_gets_the_folder(opener: Opener) -> No
     assert claimed
     with pytest.raises(Fenced, match="second owns it"), first.hold():
         pytest.fail("it was claimed by somebody newer")
+
+
+def test_threads_of_one_process_do_not_open_the_lock_of_another_one_of_its_threads(tmp_path: Path) -> None:
+    """To the kernel those who share a handle are one: whoever unlocks first would do so for all."""
+    disk, clock, path = SystemDisk(), SystemClock(), str(tmp_path / "fence")
+    fence = Fence.open_or_create(disk, clock, path)
+    elsewhere = disk.open(path, write=True)
+
+    def pass_through() -> None:
+        with fence.locked():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with fence.locked():
+            passing = pool.submit(pass_through)
+            with pytest.raises(TimeoutError):
+                passing.result(0.1)
+            assert not disk.try_lock(elsewhere), "nobody else may have it yet"
+        passing.result()
+    assert disk.try_lock(elsewhere)
+    disk.close(elsewhere)
+    fence.close()
 
 
 def test_a_file_is_moved_at_once_and_only_if_it_is_there(files: Files) -> None:

@@ -296,7 +296,6 @@ def test_a_vigil_ends_when_it_is_stopped_its_patience_is_over_or_others_must_tel
     bell.waiter.stop()
     assert values_in(vigil.next(30.0)) == [b"one", b"two"]
     assert vigil.next(30.0) is None, "it does not wait any more"
-    assert vigil.waited_s < 0.5
     with pytest.raises(TypeError, match="they are records"):
         Vigil(shard.reader(), bell.waiter, bytes, "s", 0, 0, 0, 0, 1, 1.0, drained=False, streams=True)  # type: ignore[type-var]
 

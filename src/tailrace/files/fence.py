@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from threading import Event
+from threading import Event, Lock
 
 from ..env import Clock, Disk, Identity
 from ..errors import FileProblem
@@ -92,6 +92,7 @@ class Fence:
 
     def __init__(self, disk: Disk, clock: Clock, path: str, handle: int) -> None:
         self._disk, self._clock, self._path, self._handle = disk, clock, path, handle
+        self._mutex = Lock()
 
     @classmethod
     def open(cls, disk: Disk, clock: Clock, path: str, *, write: bool) -> "Fence | None":
@@ -131,6 +132,11 @@ class Fence:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Against other processes, and against other threads: to the kernel those who share a handle are one."""
+        with self._mutex:
+            yield from self._locked()
+
+    def _locked(self) -> Iterator[None]:
         deadline_s = self._clock.monotonic_s() + _LOCK_DEADLINE_S
         while not self._disk.try_lock(self._handle):
             if self._clock.monotonic_s() > deadline_s:
