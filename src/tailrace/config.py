@@ -149,6 +149,11 @@ class ConsumerConfig:
         return self.batch_bytes or (2 * MIB if self.bytes_per_s is None else 512 * KIB)
 
     @property
+    def near_batch_bytes(self) -> int:
+        """Of one that is copied from memory of this host: with its source it fits a core's cache."""
+        return self.batch_bytes or 512 * KIB
+
+    @property
     def in_place_batch_bytes(self) -> int:
         """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger."""
         return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)

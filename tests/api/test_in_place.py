@@ -1,10 +1,11 @@
 """Consumers of the producer's host read in place what it has in memory; everything else stays as it is without that."""
 
-import asyncio
 import os
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -283,19 +284,42 @@ def test_whatever_else_is_asked_of_a_consumer_between_two_batches_in_place(
         assert taken(consumer, 1) == [b"two"]
         until_in_place()
 
-        async def gives_up() -> None:
-            """Reads a batch, and is cancelled before it has it."""
-            send(b"three")
-            assert await asyncio.to_thread(consumer._keep_next)
-
-        asyncio.run(gives_up())
+        before = consumer.position()
+        send(b"three")
+        assert taken(consumer, 1) == [b"three"]
+        with pytest.raises(ValueError, match="no time zone"):
+            consumer.seek(datetime(2026, 1, 1))
+        assert consumer.position() == before + 5, "a seek that fails leaves it where it is"
         send(b"four")
-        assert taken(consumer, 2) == [b"three", b"four"]
+        assert taken(consumer, 1) == [b"four"]
         until_in_place()
+        assert consumer._tails["s", 0]._nearby is not None
+        reader = weakref.ref(consumer._tails["s", 0]._nearby.reader)
         threading.Timer(0.05, consumer.close).start()
         with pytest.raises(Closed):
             while consumer.poll(30.0) is None:
                 pass
+        wait_until(lambda: consumer._tails["s", 0]._nearby.reader is None, "it to be closed")
+        assert reader() is None, "whoever is closed holds nothing"
+
+
+def test_a_read_that_nobody_waits_for_and_a_wait_give_each_message_once(
+    world: tailrace.World, beside: tailrace.World
+) -> None:
+    """As when a coroutine is cancelled while a thread reads for it, and the next one to ask does so directly."""
+    with world.producer("s") as producer, beside.consumer("s", start="earliest") as consumer:
+        for turn in range(50):
+            values = [b"%d %d" % (turn, number) for number in range(2)]
+            producer.send(b"warm")
+            producer.flush()
+            assert taken(consumer, 1) == [b"warm"]
+            reading = threading.Thread(target=consumer._keep_next)
+            reading.start()
+            for value in values:
+                producer.send(value)
+                producer.flush()
+            assert taken(consumer, 2) == values
+            reading.join()
 
 
 def test_damaged_memory_makes_no_message() -> None:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,22 @@ def test_a_vigil_ends_when_it_is_stopped_its_patience_is_over_or_others_must_tel
     assert vigil.next(30.0) is None, "it does not wait any more"
     with pytest.raises(TypeError, match="they are records"):
         Vigil(shard.reader(), bell.waiter, bytes, "s", 0, 0, 0, 0, 1, 1.0, drained=False, streams=True)  # type: ignore[type-var]
+
+
+def test_a_vigil_that_is_relieved_gives_nothing_more(shard: Shard, tmp_path: Path) -> None:
+    bell = Bell(tmp_path)
+    vigil = vigil_of(shard, bell)
+    shard.send(b"one")
+    assert values_in(vigil.next(0.0)) == [b"one"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(vigil.next, 30.0)
+        wait_until(lambda: bell.hints.waiters(7) > 0, "somebody to wait")
+        assert vigil.relieve() == (CREATED_US, 1, 3)
+        shard.send(b"two")
+        bell.ring()
+        assert waiting.result() is None
+    assert vigil.next(30.0) is None
+    assert vigil.relieve() == (CREATED_US, 1, 3)
 
 
 def test_a_vigil_goes_on_into_the_next_segment(shard: Shard, tmp_path: Path) -> None:

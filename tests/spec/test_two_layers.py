@@ -6,6 +6,7 @@ The model of the protocol between them is `specs/layers.pml`; here are the rules
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,13 +22,15 @@ from tailrace.env import SystemClock
 from tailrace.errors import CacheUnavailable, Corrupt, FileProblem
 from tailrace.files import FileLength
 from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
-from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, lengths_key
+from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, late_slot, lengths_key
 from tailrace.native import Packer
+from tailrace.native.hints import Hints, Waiter
 from tailrace.streams import Consumer, ShardTail
 from tailrace.streams.board import Board
 from tailrace.streams.delayed import DelayedReads
 from tailrace.streams.layers import Layers
 from tailrace.streams.segments import HEADER_BYTES, IndexHeader, Segment, entry_offset, segments_of
+from tailrace.streams import shadow as shadow_module
 from tailrace.streams.shadow import BEAT_S, Appended, Shadow
 from tailrace.streams.shard_files import SegmentView, shard_folder
 from tailrace.streams.shard_log import ShardLog
@@ -681,6 +684,34 @@ def test_a_stream_that_becomes_a_flood_gets_a_file_with_larger_chunks(flushes, f
     assert [len(message.value) for message in world.read()] == flushes
 
 
+def test_a_large_flush_that_is_tried_again_is_still_one():
+    clock = ManualClock()
+    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 30))
+    told: list[Appended] = []
+    log = ShardLog(world.files, clock, STREAM, 0, world.config, on_append=told.append)
+    packer = Packer([0], [0], 1 << 20)
+
+    def packed(size: int) -> Any:
+        packer.add(bytes(size), shard=0, time_us=1)
+        return packer.take()[0][0]
+
+    log.append(packed(1))
+    large = packed(LARGE)
+    assert log._open is not None
+    append, log._open._data.append = log._open._data.append, full_disk  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(FileProblem, match="full"):
+            log.append(large)
+    log._open._data.append = append  # type: ignore[method-assign]
+    log.append(large)
+    log.append(packed(1))
+    assert len({one.segment for one in told}) == 1
+
+
+def full_disk(*_: object, **__: object) -> int:
+    raise FileProblem("the disk is full")
+
+
 class Heard:
     """A cache that takes everything and remembers whose lengths were told."""
 
@@ -788,23 +819,52 @@ def test_who_outruns_a_cache_that_takes_all_waits_for_it_and_nothing_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("woken", "few", "naps"), [(0, True, False), (1, True, False), (1000, True, True), (1000, False, False)]
+    ("woken", "late", "naps"),
+    [(0, False, False), (1, False, False), (40, False, True), (100_000, False, True), (40, True, False)],
 )
-def test_those_who_were_woken_here_run_before_the_cache_is_fed(woken, few, naps):
-    """A nap for each few of them, but not while there is much to do, or at the end."""
+def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeypatch, woken, late, naps):
+    """A nap by how many they are, unless somebody of this host waits for the cache."""
+    monkeypatch.setattr(shadow_module, "_WAKE_S", 50e-6)
+    hints, done = Hints(tmp_path / "hints", make=True), []
+    waiter = Waiter(hints, [late_slot("an incarnation")])
+
+    class Telling(Heard):
+        def set_many(self, items: Any) -> None:
+            done.append("fed")
+            super().set_many(items)
+
+    heard = Telling()
+    shadow = Shadow(lambda: Layers(heard, heard), hints, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    wait = shadow._changing.wait
+
+    def nap(timeout_s: float) -> bool:
+        if timeout_s < BEAT_S:
+            done.append(f"{timeout_s * 1e3:g} ms")
+        return wait(timeout_s)
+
+    shadow._changing.wait = nap  # type: ignore[method-assign, assignment]
+    with ThreadPoolExecutor(1) as pool:
+        if late:
+            waiting = pool.submit(waiter.wait, 30.0)
+            wait_until(lambda: hints.waiters(late_slot("an incarnation")), "somebody to wait for the cache")
+        shadow.appended(replace(flushed(1)[0], shown=True, woken=woken))
+        wait_until(lambda: "fed" in done, "the cache to be fed")
+        waiter.stop()
+    shadow.close()
+    assert done[: done.index("fed")] == ([f"{min(10, woken * 0.05):g} ms"] if naps else [])
+    if late:
+        waiting.result()
+
+
+@pytest.mark.parametrize("woken", [0, 1000])
+def test_nobody_naps_while_there_is_much_to_do(woken):
     heard = Heard()
     shadow = Shadow(lambda: Layers(heard, heard), None, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
-    one = replace(flushed(1)[0], shown=True, woken=woken)
     with shadow._changing:
-        shadow._waiting.append(one)
-        shadow._waiting_bytes = 1000 if few else 1 << 20
-        assert (shadow._courtesy_s() > 0) == naps
-        assert shadow._courtesy_s() <= 0.01
-        shadow._closing = True
+        shadow._waiting.append(replace(flushed(1)[0], shown=True, woken=woken))
+        shadow._waiting_bytes = 1 << 20
         assert shadow._courtesy_s() == 0
-        shadow._closing = False
     shadow.close()
-    assert heard.keys, "and then it is"
 
 
 def test_nobody_waits_for_a_cache_that_takes_nothing():

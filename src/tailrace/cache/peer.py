@@ -71,7 +71,7 @@ class LocalPeer:
     def mutate_async(
         self, instance: int, config_id: int, frame: memoryview, *, deadline_s: float | None = None
     ) -> Pending:
-        return _Done(self._backend.mutate(instance, config_id, memoryview(frame)))
+        return _Done(self._backend.mutate(instance, config_id, frame))
 
     def lookup(
         self, instance: int, keys: Sequence[bytes], now_s: int, *, deadline_s: float | None = None

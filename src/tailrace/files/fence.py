@@ -133,24 +133,29 @@ class Fence:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Against other processes, and against other threads: to the kernel those who share a handle are one."""
-        with self._mutex:
-            yield from self._locked()
-
-    def _locked(self) -> Iterator[None]:
-        deadline_s = self._clock.monotonic_s() + _LOCK_DEADLINE_S
-        while not self._disk.try_lock(self._handle):
-            if self._clock.monotonic_s() > deadline_s:
-                record = self.read()
-                raise FileProblem(
-                    f"{self._path} stayed locked for {_LOCK_DEADLINE_S:g} s, last owned by "
-                    f"{record.owner if record else 'nobody known'}; a stopped process may hold it: end it, then try "
-                    "again. Nothing was written"
-                )
-            self._clock.wait(_NEVER, _LOCK_RETRY_S)
+        # Not for ever: an interrupt, or a fork, may have left it locked.
+        if not self._mutex.acquire(timeout=_LOCK_DEADLINE_S):
+            raise self._stays_locked()
         try:
-            yield
+            deadline_s = self._clock.monotonic_s() + _LOCK_DEADLINE_S
+            while not self._disk.try_lock(self._handle):
+                if self._clock.monotonic_s() > deadline_s:
+                    raise self._stays_locked()
+                self._clock.wait(_NEVER, _LOCK_RETRY_S)
+            try:
+                yield
+            finally:
+                self._disk.unlock(self._handle)
         finally:
-            self._disk.unlock(self._handle)
+            self._mutex.release()
+
+    def _stays_locked(self) -> FileProblem:
+        record = self.read()
+        return FileProblem(
+            f"{self._path} stayed locked for {_LOCK_DEADLINE_S:g} s, last owned by "
+            f"{record.owner if record else 'nobody known'}; a stopped process may hold it: end it, then try again. "
+            "Nothing was written"
+        )
 
 
 _NEVER = Event()

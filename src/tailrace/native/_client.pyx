@@ -959,6 +959,7 @@ cdef class Couriers:
                 room = PyBytes_FromStringAndSize(NULL, max(len(numbers), 256))
                 outcomes.append(room)
                 parcels[i].backend = backend
+                kept.append(frame)
                 parcels[i].frame = _content_of(frame, kept)
                 parcels[i].outcomes, parcels[i].outcomes_room = <uint8_t *> PyBytes_AS_STRING(room), len(room)
                 parcels[i].outcomes_count = len(numbers)

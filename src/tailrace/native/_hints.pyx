@@ -20,6 +20,7 @@ cdef extern from "hints.h" nogil:
         pass
     int tr_hints_map(const char *path, int writable, tr_hint_slot **slots)
     void tr_hints_unmap(tr_hint_slot *slots)
+    uint32_t tr_hint_waiters(const tr_hint_slot *slot)
     uint32_t tr_hint_raise(tr_hint_slot *slot)
     uint32_t tr_hint_read(const tr_hint_slot *slot)
     int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
@@ -47,6 +48,13 @@ cdef class Hints:
         if slot >= TR_HINT_SLOTS:
             raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
         return tr_hint_raise(&self.slots[slot])
+
+
+    def waiters(self, uint32_t slot):
+        """How many wait for this slot now."""
+        if slot >= TR_HINT_SLOTS:
+            raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
+        return tr_hint_waiters(&self.slots[slot])
 
 
 cdef class Waiter:

@@ -345,7 +345,7 @@ cdef class Vigil:
     have their message, all that wake after them wait for, too.
 
     It goes on from the entry at `position` of the segment that was begun at `created_us`; `batch` is the class of its
-    batches. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
+    batches, which are made without its `__init__`. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
     cdef SheetReader reader
     cdef object waiter
     cdef type batch
@@ -353,7 +353,7 @@ cdef class Vigil:
     cdef int32_t shard
     cdef uint64_t bytes_max
     cdef double patience_s
-    cdef bint drained, streams
+    cdef bint drained, streams, over
     cdef readonly uint64_t created_us, entry, position
     cdef readonly double waited_s  # of the last next() that found nothing
 
@@ -370,6 +370,12 @@ cdef class Vigil:
     def __class_getitem__(cls, batch):  # for annotations
         return cls
 
+    def relieve(self):
+        """(created_us, entry, position) where it has come to. From here on it gives nothing, also not to somebody who
+        waits for it in another thread."""
+        self.over = True
+        return self.created_us, self.entry, self.position
+
     def next(self, double timeout_s):
         """The next batch; None: none came within the time or its patience, or other ways must tell. Then this one is
         over. OSError: this kernel has no such wait."""
@@ -379,7 +385,7 @@ cdef class Vigil:
         cdef Records batch
         self.waited_s = 0.0
         while self.streams or self.drained:
-            if self.drained and (left_s <= 0 or not self.waiter.wait_near(left_s)):
+            if self.drained and (left_s <= 0 or not self.waiter.wait_near(left_s)) or self.over:
                 break
             found = self.reader.find(self.created_us, self.entry, self.position, self.bytes_max)
             if found is None:
@@ -389,9 +395,9 @@ cdef class Vigil:
                 self.drained = True
                 left_s = min(timeout_s, self.patience_s) - (now_ns() - began_ns) / 1e9
                 continue
-            batch = <Records> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
+            batch = <Records?> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
             batch.lay(self.stream, self.shard, self.position, found[0], found[1], True, self.reader.in_place)
-            if not batch.count:
+            if not batch.count or self.over:  # making objects may have let another thread in
                 break
             if self.reader.created_us != self.created_us:
                 # On into the next segment, without a look at its files: hundreds would open them at the same moment.

@@ -52,6 +52,10 @@ void tr_hints_unmap(tr_hint_slot *slots) {
     if (slots) munmap(slots, FILE_BYTES);
 }
 
+uint32_t tr_hint_waiters(const tr_hint_slot *slot) {
+    return atomic_load_explicit(&slot->waiters, memory_order_relaxed);
+}
+
 uint32_t tr_hint_raise(tr_hint_slot *slot) {
     atomic_fetch_add_explicit(&slot->sequence, 1, memory_order_seq_cst);
     if (!atomic_load_explicit(&slot->waiters, memory_order_seq_cst)) return 0;

@@ -26,6 +26,8 @@ _Static_assert(sizeof(tr_hint_slot) == TR_HINT_SLOT_BYTES, "a slot is a cache li
 int tr_hints_map(const char *path, int writable, tr_hint_slot **slots);
 void tr_hints_unmap(tr_hint_slot *slots);
 
+/* How many wait for it, or are about to. */
+uint32_t tr_hint_waiters(const tr_hint_slot *slot);
 /* How many it has woken. */
 uint32_t tr_hint_raise(tr_hint_slot *slot);
 static inline uint32_t tr_hint_read(const tr_hint_slot *slot) {

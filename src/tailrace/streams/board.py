@@ -48,9 +48,10 @@ class Followed:
         layers: Callable[[], Layers | None],
         clock: Clock,
         nearby: Nearby | None,
+        near_bytes: int,
     ) -> None:
         """`nearby`: what can be read in place, if anything."""
-        self.nearby = nearby
+        self.nearby, self._near_bytes = nearby, near_bytes
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
         self.told = partial(board.lengths, number)
         self._alone = board.is_small
@@ -61,7 +62,7 @@ class Followed:
 
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
-        return Head(segment, key, self.told, self._layers, self._key, self._alone)
+        return Head(segment, key, self.told, self._layers, self._key, self._alone, self._near_bytes)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -89,8 +90,10 @@ class Board:
         incarnation: str,
         layers: Callable[[], Layers | None],
         nearby: Nearby | None = None,
+        near_bytes: int = 1 << 30,
     ) -> Followed:
-        """`nearby`: what a producer of this host has, to be read in place."""
+        """`nearby`: what a producer of this host has, to be read in place. `near_bytes`: the most that the short way gives
+        at once out of memory of this host."""
         if nearby is not None:
             self._nearby.append(nearby)
         self._layers.append(layers)
@@ -98,7 +101,7 @@ class Board:
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
         self._watch = None
-        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock, nearby)
+        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock, nearby, near_bytes)
 
     def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
         """What is said of a shard now, and since when nothing new was said."""

@@ -245,6 +245,7 @@ class Consumer:
         """Whether the next batch can be had by the shortest way: it looks at nothing but the one shard's cache."""
         if len(self._tails) == 1 and self._limit is None:
             streams = self._moves is None
+            self._drained = self._streaming = False
             if tail.was_shown and self._waiter is not None and not self._ends:
                 self._vigil = tail.watch(self._waiter, _SOON_S, streams=streams)
                 return
@@ -262,9 +263,11 @@ class Consumer:
         with self._reading:
             if self._kept is None:
                 begun_s = self._clock.monotonic_s()
-                self._kept = self._read()
+                self._kept = batch = self._read()
                 self._look_s = self._clock.monotonic_s() - begun_s
-                if self._kept is None:
+                if batch is not None:
+                    self._note_end(self._tails[batch.stream, batch.shard])
+                else:
                     for tail in self._tails.values():
                         tail.rest()
         if self._stop.is_set():
@@ -293,7 +296,6 @@ class Consumer:
                 continue
             if batch is not None:
                 self._quiet_since_s = None
-                self._note_end(tail)
                 if self._limit:
                     self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
                 return batch
@@ -355,6 +357,7 @@ class Consumer:
     def close(self) -> None:
         """Stops an iteration that waits in another thread, too. Safe in a signal handler: it never waits."""
         self._stopped = True
+        self._vigil = None
         self._stop.set()
         if (waiter := self._waiter) is not None:
             waiter.stop()

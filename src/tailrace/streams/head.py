@@ -12,14 +12,11 @@ from ..native.client import Follower
 from .layers import Grip, Layers
 from .segments import HEADER_BYTES, Segment
 
-_NEAR_BYTES = 512 << 10  # of a batch that is copied from memory of this host: with its source it fits a core's cache
-_FAR_BYTES = 1 << 30  # through a connection nothing is gained by less than what is wanted
-
 
 class Head:
     """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
     is the only one of its consumer. Else each gives back at once what it looks with: who follows many shards must not
-    hold connections for each of them."""
+    hold connections for each of them. `near_bytes`: the most it gives at once out of memory of this host."""
 
     def __init__(
         self,
@@ -29,9 +26,10 @@ class Head:
         layers: Callable[[], Layers | None],
         key: Callable[[str, int], bytes],
         alone: Callable[[], bool],
+        near_bytes: int,
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
-        self._alone, self._bytes_max = alone, _NEAR_BYTES
+        self._alone, self._near_bytes, self._is_near = alone, near_bytes, True
         self._follower: Follower | None = None
         self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
@@ -46,11 +44,13 @@ class Head:
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None:
         """Entries from this one on, and the data of all of them; None: the long way must tell, unless `at_end`."""
         follower, found = self._follower, None
+        if self._is_near:
+            bytes_max = min(bytes_max, self._near_bytes)
         if follower is not None and follower.holds:
-            found = follower.glance(entry, start, min(bytes_max, self._bytes_max))
+            found = follower.glance(entry, start, bytes_max)
         if found is None and (follower is None or not follower.holds):  # the time of what it holds is over
             follower = self._hold()
-            found = None if follower is None else follower.glance(entry, start, min(bytes_max, self._bytes_max))
+            found = None if follower is None else follower.glance(entry, start, bytes_max)
         self.at_end = follower is not None and follower.at_end
         if found is not None and self._grip is not None:
             layers = self._grip[0]
@@ -79,7 +79,7 @@ class Head:
         if self._grip is None or self._grip[0] is not layers:
             self.close()
             self._grip = layers, layers.grip()
-            self._bytes_max = _FAR_BYTES if layers.far else _NEAR_BYTES
+            self._is_near = not layers.far
         self._grip[1].hold(self._follower)
         return self._follower
 

@@ -163,9 +163,11 @@ class Shadow:
                 self._tell(layers, self._told)
 
     def _courtesy_s(self) -> float:
-        """How long to let those run who were woken on this host, and need nothing of the cache: a hundred of them, on a
-        few cores, would wait for us, and whoever reads the cache is far enough away not to notice."""
-        if self._closing or self._waiting_bytes > _FEW_BYTES:
+        """How long to let those run who were woken on this host and need nothing of the cache: a hundred of them, on a
+        few cores, would wait for us. Not if somebody of this host waits for the cache; on others they wait with us."""
+        if self._closing or self._waiting_bytes > _FEW_BYTES or self._hints is None:
+            return 0.0
+        if self._hints.waiters(self._late_slot):
             return 0.0
         nap_s = _WAKE_S * max((one.woken for one in self._waiting), default=0)
         return min(nap_s, _COURTESY_S_MAX) if nap_s >= _COURTESY_S else 0.0

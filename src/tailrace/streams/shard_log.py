@@ -221,7 +221,7 @@ class _OpenSegment:
         self.entries = 0
         self.broken = False
         self._chunk_bytes = 0  # what suits its first flush, and is its own for its whole life
-        self._outgrowing = 0  # flushes in a row that were too large for that
+        self._outgrowing = False  # the last flush was too large for that
 
     @classmethod
     def begin(
@@ -242,11 +242,9 @@ class _OpenSegment:
     def is_outgrown(self, flush_bytes: int) -> bool:
         """Whether its chunks in the cache have become too small: a stream that began with a few messages may be a flood
         by now. One large flush tells nothing."""
-        self._outgrowing = self._outgrowing + 1 if chunk_size_for(flush_bytes) > self._chunk_bytes else 0
-        return self._outgrowing > 1
+        return self._outgrowing and chunk_size_for(flush_bytes) > self._chunk_bytes
 
     def append(self, packed: Packed | Run, passing: bool) -> None:
-        self._chunk_bytes = self._chunk_bytes or chunk_size_for(len(packed.data))
         start = packed.start - self.segment.data_base
         if self._data.length == start:  # otherwise an earlier try came further than this
             self._data.append(start, [memoryview(packed.data)], passing=passing)
@@ -259,6 +257,9 @@ class _OpenSegment:
         self._flush(self._data)
         self._flush(self._index)
         self.entries += packed.count
+        fitting = chunk_size_for(len(packed.data))
+        self._chunk_bytes = self._chunk_bytes or fitting
+        self._outgrowing = fitting > self._chunk_bytes
         if self._cached:
             self._data.forget(self._data.length - WARM_BYTES)
 

@@ -94,6 +94,7 @@ class ShardTail:
         return self._nearby is not None and self._nearby.at_end
 
     def close(self) -> None:
+        self._relieve()
         self._leave()
         if self._nearby is not None:
             self._nearby.close()
@@ -102,7 +103,7 @@ class ShardTail:
 
     def seek(self, start: Start) -> None:
         """Go to the first message that begins at or behind a position, or that is not older than a time."""
-        self._vigil = None
+        self._relieve()
         self._list()
         if isinstance(start, int) and start >= 0:
             self._go_to(start)
@@ -203,9 +204,9 @@ class ShardTail:
     def glance(self, bytes_max: int) -> Batch | None:
         """What the cache shows at first sight; None: nothing, or the long way must tell."""
         self._relieve()
-        if (batch := self.shown()) is not None:
+        if (batch := self._shown()) is not None:
             return batch
-        if self._nearby is not None and self._nearby.reopened() and (batch := self.shown()) is not None:
+        if self._nearby is not None and self._nearby.reopened() and (batch := self._shown()) is not None:
             return batch
         if self._strayed:  # now the files are needed
             self._come_back()
@@ -222,7 +223,7 @@ class ShardTail:
         self._position, self._entry = batch.end, self._entry + batch.count
         return batch
 
-    def shown(self) -> Batch | None:
+    def _shown(self) -> Batch | None:
         """What the producer has in memory of this host, in place; None: nothing, or other ways must tell."""
         self.was_shown = self.shown_all = False
         nearby = self._nearby
@@ -272,9 +273,9 @@ class ShardTail:
         """Go on where the vigil has come to."""
         vigil, self._vigil = self._vigil, None
         if vigil is not None:
-            if vigil.created_us != self._created_us:
-                self._created_us, self._strayed = vigil.created_us, True
-            self._entry, self._position = vigil.entry, vigil.position
+            created_us, self._entry, self._position = vigil.relieve()
+            if created_us != self._created_us:
+                self._created_us, self._strayed = created_us, True
 
     def _come_back(self) -> None:
         """Open the segment that was only seen in memory, at the same place."""

@@ -147,7 +147,7 @@ def _start(world: World, streams: list[str], start: Any, shards: list[int] | Non
 
 def _paced(world: World, bytes_per_s: float) -> dict[str, Any]:
     """Batches of a tenth of a second, so that a low rate does not come in gulps."""
-    batch_bytes = max(1, min(world.config.consumer.copied_batch_bytes, int(bytes_per_s / 10)))
+    batch_bytes = max(1, min(world.config.consumer.near_batch_bytes, int(bytes_per_s / 10)))
     return {"bytes_per_s": bytes_per_s, "batch_bytes": batch_bytes}
 
 

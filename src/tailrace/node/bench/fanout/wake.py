@@ -21,9 +21,8 @@ class Wake(Contender):
     def __init__(self, folder: str) -> None:
         self._hints, self._log = os.path.join(folder, "wake-hints"), os.path.join(folder, "wake-log")
         Hints(self._hints, make=True)
-        self._words = memoryview(mmap.mmap(-1, 8 * (1 + _STAMPS))).cast(
-            "Q"
-        )  # how many there were, and the last of them
+        # How many there were, and the last of them.
+        self._words = memoryview(mmap.mmap(-1, 8 * (1 + _STAMPS))).cast("Q")
 
     def publisher(self, stream: str, *, synced: bool) -> Publisher:
         return _Waker(Hints(self._hints), self._log, self._words)
@@ -63,6 +62,7 @@ class _Sleeper(Subscription):
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
         self._waiter.wait_near(timeout_s)
         before, self._seen = self._seen, self._words[0]
-        return 8 * (self._seen - before), [self._words[1 + n % _STAMPS] for n in range(before, self._seen)]
+        begin = max(before, self._seen - _STAMPS)
+        return 8 * (self._seen - before), [self._words[1 + n % _STAMPS] for n in range(begin, self._seen)]
 
     def close(self) -> None: ...
