@@ -4,10 +4,10 @@
     python bench/faults.py --seconds 5 --consumers 8 --json
 
 Real processes: a cache of three backends and one for lengths, each backend a process; a producer at a constant rate;
-consumers that check every message, as if they were on another host: those of the producer's own read its memory in place,
-and do not notice what happens to caches. Each fault is made, lasts, and is mended. Normal is a second in which every consumer
-gets all bytes from memory, and 99 of 100 of them about as soon as before; the time until then counts from the beginning
-of the fault if it comes while that lasts, else from its mending. Not part of `make bench`: it takes a few minutes.
+consumers that check every message and read through the cache: those that read in place do not notice what happens to
+it. Each fault is made, lasts, and is mended. Normal is a second in which every consumer gets all bytes from memory, and
+99 of 100 of them about as soon as before; the time until then counts from the beginning of the fault if it comes while
+that lasts, else from its mending. Not part of `make bench`: it takes a few minutes.
 """
 
 import argparse

@@ -26,11 +26,11 @@ from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, late
 from tailrace.native import Packer
 from tailrace.native.hints import Hints, Waiter
 from tailrace.streams import Consumer, ShardTail
+from tailrace.streams import shadow as shadow_module
 from tailrace.streams.board import Board
 from tailrace.streams.delayed import DelayedReads
 from tailrace.streams.layers import Layers
 from tailrace.streams.segments import HEADER_BYTES, IndexHeader, Segment, entry_offset, segments_of
-from tailrace.streams import shadow as shadow_module
 from tailrace.streams.shadow import BEAT_S, Appended, Shadow
 from tailrace.streams.shard_files import SegmentView, shard_folder
 from tailrace.streams.shard_log import ShardLog
@@ -757,14 +757,14 @@ def test_a_busy_shard_does_not_make_the_others_look_dead():
     assert 8 <= heard.keys.count(lengths_key("incarnation", 1)) <= 13
 
 
-def flushed(count: int) -> list[Appended]:
-    """What a producer flushes, 3 MiB at a time."""
+def flushed(count: int, size: int = 3 << 20) -> list[Appended]:
+    """What a producer flushes, so much at a time."""
     told: list[Appended] = []
     world = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config(file_bytes=1 << 30))
     log = ShardLog(world.files, world.clock, STREAM, 0, world.config, on_append=told.append)
     packer = Packer([0], [0], 4 << 20)
     for _ in range(count):
-        packer.add(bytes(3 << 20), shard=0, time_us=1)
+        packer.add(bytes(size), shard=0, time_us=1)
         log.append(packer.take()[0][0])
     return told
 
@@ -819,11 +819,18 @@ def test_who_outruns_a_cache_that_takes_all_waits_for_it_and_nothing_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("woken", "late", "naps"),
-    [(0, False, False), (1, False, False), (40, False, True), (100_000, False, True), (40, True, False)],
+    ("woken", "size", "late", "naps"),
+    [
+        (0, 1000, False, False),
+        (1, 1000, False, False),
+        (40, 1000, False, True),
+        (100_000, 1000, False, True),
+        (40, 1000, True, False),
+        (40, 1 << 20, False, False),
+    ],
 )
-def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeypatch, woken, late, naps):
-    """A nap by how many they are, unless somebody of this host waits for the cache."""
+def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeypatch, woken, size, late, naps):
+    """A nap by how many they are, unless there is much to do, or somebody of this host waits for the cache."""
     monkeypatch.setattr(shadow_module, "_WAKE_S", 50e-6)
     hints, done = Hints(tmp_path / "hints", make=True), []
     waiter = Waiter(hints, [late_slot("an incarnation")])
@@ -847,24 +854,13 @@ def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeyp
         if late:
             waiting = pool.submit(waiter.wait, 30.0)
             wait_until(lambda: hints.waiters(late_slot("an incarnation")), "somebody to wait for the cache")
-        shadow.appended(replace(flushed(1)[0], shown=True, woken=woken))
+        shadow.appended(replace(flushed(1, size)[0], shown=True, woken=woken))
         wait_until(lambda: "fed" in done, "the cache to be fed")
         waiter.stop()
     shadow.close()
     assert done[: done.index("fed")] == ([f"{min(10, woken * 0.05):g} ms"] if naps else [])
     if late:
         waiting.result()
-
-
-@pytest.mark.parametrize("woken", [0, 1000])
-def test_nobody_naps_while_there_is_much_to_do(woken):
-    heard = Heard()
-    shadow = Shadow(lambda: Layers(heard, heard), None, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
-    with shadow._changing:
-        shadow._waiting.append(replace(flushed(1)[0], shown=True, woken=woken))
-        shadow._waiting_bytes = 1 << 20
-        assert shadow._courtesy_s() == 0
-    shadow.close()
 
 
 def test_nobody_waits_for_a_cache_that_takes_nothing():

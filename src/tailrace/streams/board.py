@@ -92,8 +92,8 @@ class Board:
         nearby: Nearby | None = None,
         near_bytes: int = 1 << 30,
     ) -> Followed:
-        """`nearby`: what a producer of this host has, to be read in place. `near_bytes`: the most that the short way gives
-        at once out of memory of this host."""
+        """`nearby`: what a producer of this host has, to be read in place. `near_bytes`: the most that the short way
+        gives at once out of memory of this host."""
         if nearby is not None:
             self._nearby.append(nearby)
         self._layers.append(layers)
