@@ -16,7 +16,7 @@ _PANELS = {
     "p99_ms": "delay at a fixed rate, 99 of 100 messages, ms",
 }
 _OURS = ("shm", "reading", "ambassador", "tcp")
-_LIMIT = "memcpy"
+_LIMITS = {"memcpy": "copying memory (limit)", "wake": "waking processes (limit)"}
 
 
 def curves(result: dict[str, Any], measure: str) -> dict[str, list[tuple[int, float]]]:
@@ -30,8 +30,8 @@ def curves(result: dict[str, Any], measure: str) -> dict[str, list[tuple[int, fl
 
 
 def label(system: str, versions: dict[str, str]) -> str:
-    if system == _LIMIT:
-        return "copying memory (limit)"
+    if system in _LIMITS:
+        return _LIMITS[system]
     return f"tailrace, {system}" if system in _OURS else f"{system} {versions.get(system, '')}"
 
 
@@ -44,7 +44,7 @@ def draw(result: dict[str, Any], picture: Path) -> None:
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, len(_PANELS), figsize=(12, 4.5), layout="constrained")
-    systems = list(curves(result, "mb_per_s"))
+    systems = list({system: None for measure in _PANELS for system in curves(result, measure)})
     for panel, (measure, title) in zip(panels, _PANELS.items(), strict=True):
         numbers: set[int] = set()
         for system, points in curves(result, measure).items():
@@ -55,7 +55,7 @@ def draw(result: dict[str, Any], picture: Path) -> None:
                 label=label(system, result["summary"]["peers"]),
                 color=f"C{systems.index(system)}",
                 linewidth=2.5 if system in _OURS else 1.2,
-                linestyle=":" if system == _LIMIT else "-",
+                linestyle=":" if system in _LIMITS else "-",
                 marker="o",
                 markersize=4,
             )
@@ -66,7 +66,8 @@ def draw(result: dict[str, Any], picture: Path) -> None:
         panel.set_xlabel("consumers, a process each")
         panel.set_title(title, fontsize=10)
         panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    shown = {text: line for panel in panels for line, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=5, fontsize=8)
     figure.savefig(picture, dpi=110)
 
 

@@ -45,6 +45,7 @@ class Contender(ABC):
     version: str
     policy: str
     delays: bool = True  # it has any that could be measured
+    syncs: bool = True  # it can be told to bring messages to the disk
 
     def make(self, stream: str, *, synced: bool) -> None:
         """A new stream, where publishing does not make it. Called in a process that ends right after it."""

@@ -141,7 +141,8 @@ class _Contest:
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
         if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():
             raise PeerFailed(f"nothing could be measured. {'; '.join(self.failed)}")
-        compared = figures_of(cells, [peer.name for peer in self.peers])
+        syncing = [peer.name for peer in self.peers if peer.syncs]
+        compared = figures_of(cells, [peer.name for peer in self.peers], syncing)
         return {**compared, **self._idle(), OTHERS: others}
 
     def _idle(self) -> Figures:

@@ -41,8 +41,9 @@ def idle_figure(consumers: int) -> Figure:
     )
 
 
-def figures_of(cells: Cells, peers: Sequence[str]) -> Figures:
-    """Everything of one repeat; what compares comes first."""
+def figures_of(cells: Cells, peers: Sequence[str], syncing: Sequence[str]) -> Figures:
+    """Everything of one repeat; what compares comes first. `syncing`: those of the peers that bring messages to the
+    disk at all."""
     figures: Figures = {}
     for system, by_consumers in cells.items():
         for consumers, cell in by_consumers.items():
@@ -51,7 +52,7 @@ def figures_of(cells: Cells, peers: Sequence[str]) -> Figures:
                 if measure in values and (system != Memcpy.name or measure == "mb_per_s"):
                     meaning = f"{system}, {consumers} consumers: {what}"
                     figures[Figure(named(consumers, system, measure), unit, meaning)] = values[measure]
-    return {**_compared({figure.name: value for figure, value in figures.items()}, cells, peers), **figures}
+    return {**_compared({figure.name: value for figure, value in figures.items()}, cells, peers, syncing), **figures}
 
 
 def _values(cell: Cell) -> dict[str, float]:
@@ -69,7 +70,7 @@ def _values(cell: Cell) -> dict[str, float]:
     return values
 
 
-def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) -> Figures:
+def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str], syncing: Sequence[str]) -> Figures:
     ours = cells[Ours.name]
     at_full_speed = sorted(set(ours) & set(cells[Memcpy.name]))
     with_delays = sorted(consumers for consumers, cell in ours.items() if cell.delays)
@@ -81,8 +82,8 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) ->
     def of(consumers: int, system: str, measure: str) -> float:
         return known[named(consumers, system, measure)]
 
-    def of_peers(consumers: int, measure: str) -> list[float]:
-        return [known[name] for peer in peers if (name := named(consumers, peer, measure)) in known]
+    def of_peers(consumers: int, measure: str, whom: Sequence[str] = peers) -> list[float]:
+        return [known[name] for peer in whom if (name := named(consumers, peer, measure)) in known]
 
     def drop_pct(system: str, measure: str) -> float:
         return 100 * (1 - of(most, system, measure) / max(of(fewest, system, measure), 1e-9))
@@ -100,6 +101,11 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str]) ->
             if (name := named(many, system, "mb_per_s")) in known:
                 what = f"{many} consumers: bytes/s delivered, ours by way of {system} against the best peer"
                 found[figure(f"{system}_vs_best_peer", "ratio", what, goal)] = known[name] / max(*rates, 1e-9)
+    if rates := of_peers(many, "mb_per_s", syncing):
+        for system in (Ours.name, TCP):
+            if (name := named(many, system, "mb_per_s")) in known:
+                what = f"{many} consumers: bytes/s delivered, ours by way of {system} against the best peer that syncs"
+                found[figure(f"{system}_vs_best_syncing_peer", "ratio", what)] = known[name] / max(*rates, 1e-9)
     what = f"{many} consumers: bytes/s delivered, against as many processes that only copy memory"
     found[figure("shm_of_memcpy", "share", what, 0.6)] = delivered / of(many, Memcpy.name, "mb_per_s")
     what = f"what the producer's rate loses {span}; {_YIELDING}"

@@ -34,6 +34,7 @@ _RECORDS_AT = 5  # behind the subscription: magic, kind and number of entries of
 class RabbitStreams(Contender):
     name = "rabbitmq"
     policy = "never synced: it has no such setting"
+    syncs = False
 
     def __init__(self, folder: str) -> None:
         script = next((path for path in _SCRIPTS if os.path.exists(path)), None) or shutil.which("rabbitmq-server")
