@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.env import SystemDisk
+from tailrace.files import PosixFiles
 from tailrace.native import Block
 
 MIB = 1 << 20
@@ -51,6 +52,24 @@ def test_what_is_passing_does_not_stay_in_memory(tmp_path: Path) -> None:
     assert pages_in_memory(path) <= (8 if can_pass(tmp_path) else at // mmap.PAGESIZE + 1)
     disk.close(handle)
     assert handles() == before
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_what_late_readers_have_brought_stays_for_others_and_what_the_writer_left_goes(
+    tmp_path: Path, passing: bool
+) -> None:
+    files, path, size = PosixFiles(str(tmp_path)), tmp_path / "folder" / "a", 16 * MIB
+    appender = files.claim("folder").create("a")
+    appender.append(0, [memoryview(Block(size))], passing=passing)
+    appender.sync()
+    assert len(path.read_bytes()) == size
+    appender.forget(size)
+    left = pages_in_memory(path)
+    if not passing:
+        assert left == 0
+    elif can_pass(tmp_path):
+        assert left == size // mmap.PAGESIZE
+    appender.close()
 
 
 def test_what_is_not_passing_stays(tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ class Disk(Protocol):
         """The first `size` bytes, mapped read-only, while somebody looks at them; None where that cannot be."""
         ...
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
         """Write all of the buffers, one behind the other, from the offset on. `passing`: nobody will soon read them
-        from here, so they need not get into the machine's memory of files; free to ignore."""
+        from here, so they need not get into the machine's memory of files; free to ignore. How many bytes did not."""
         ...
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
@@ -155,18 +155,21 @@ class SystemDisk:
     def map(self, handle: int, size: int) -> memoryview | None:
         return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else None
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
         if not passing:
             _write(handle, offset, buffers)
-            return
+            return 0
+        past = 0
         for buffer in buffers:
             content, written = memoryview(buffer).cast("B"), 0
             begin, end = pages_of(offset, content)
             if begin < end:
                 _write(handle, offset, [content[:begin]])
-                written = begin + self._direct.write(handle, offset + begin, content[begin:end])
+                past += (direct := self._direct.write(handle, offset + begin, content[begin:end]))
+                written = begin + direct
             _write(handle, offset + written, [content[written:]])
             offset += len(content)
+        return past
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
         if _fallocate is not None and _fallocate(handle, _KEEP_SIZE, begin, end - begin):

@@ -366,15 +366,17 @@ class PosixAppender:
                     f"append to {self._path} at {offset}, but it has {self._length} bytes. Nothing was written; ask "
                     "for the length and append what is missing"
                 )
-            end = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+            end, past = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers), 0
             with explained("append to", self._path):
                 for at, part in _turns(offset, buffers) if passing else [(offset, buffers)]:
                     with self._fence.locked():
                         self._refuse_if_fenced("append to")
                         if at >= _RESERVE_FROM and end > self._reserved:
                             self._reserve(at, end + min(end, _RESERVE_BYTES_MAX))
-                        self._disk.write(self._handle, at, part, passing=passing)
+                        past += self._disk.write(self._handle, at, part, passing=passing)
             self._length = end
+            if 2 * past > end - offset:
+                self._forgotten = end  # what is in memory of it all the same, readers have brought: others want it, too
             return end
 
     def _reserve(self, begin: int, end: int) -> None:
