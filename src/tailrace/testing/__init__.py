@@ -5,7 +5,7 @@ But for the last, nothing here touches the machine itself; what looks like chanc
 
 >>> disk = SimulatedDisk()
 >>> handle = disk.create("/prices")
->>> disk.write(handle, 0, [b"9.99"])
+>>> _ = disk.write(handle, 0, [b"9.99"])
 >>> disk.sync(handle)                          # the content is safe now, the name is not yet
 >>> disk.crash()
 >>> disk.list("/")
