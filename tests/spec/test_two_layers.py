@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typing_extensions import Buffer
 
 from conftest import wait_until
-from tailrace.config import ConsumerConfig
+from tailrace.config import ConsumerConfig, StreamConfig
 from tailrace.env import SystemClock
 from tailrace.errors import CacheUnavailable, Corrupt, FileProblem
 from tailrace.files import FileLength
@@ -625,22 +625,28 @@ class FailsLate:
         return getattr(self._appender, name)
 
 
+class OneShard:
+    """The log of a shard on a simulated disk; `told` is what it said to have become durable."""
+
+    def __init__(self, config: StreamConfig) -> None:
+        clock = ManualClock()
+        self.world, self.told = SimulatedWorld(SimulatedDisk(), clock, config), list[Appended]()
+        self.log = ShardLog(self.world.files, clock, STREAM, 0, config, on_append=self.told.append)
+        self._packer = Packer([0], [0], 4 << 20)
+
+    def packed(self, value: bytes) -> Any:
+        self._packer.add(value, shard=0, time_us=1)
+        return self._packer.take()[0][0]
+
+
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_messages_whose_flush_only_seemed_to_fail_come_to_the_cache_too(before):
     """Otherwise the lengths would stay behind the file until the next message, and so would every consumer."""
-    clock = ManualClock()
-    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 20))
-    told: list[Appended] = []
-    log = ShardLog(world.files, clock, STREAM, 0, world.config, on_append=told.append)
-    packer = Packer([0], [0], 1 << 20)
-
-    def packed(value: bytes) -> Any:
-        packer.add(value, shard=0, time_us=1)
-        return packer.take()[0][0]
-
+    shard = OneShard(small_config(file_bytes=1 << 20))
+    log, told = shard.log, shard.told
     for number in range(before):
-        log.append(packed(b"%d" % number))
-    last = packed(b"the one")
+        log.append(shard.packed(b"%d" % number))
+    last = shard.packed(b"the one")
     if log._open is None:
         log._roll()
     assert log._open is not None
@@ -671,32 +677,19 @@ LARGE = 4 * CHUNK_SIZES[-1]  # a flush for which the largest chunks are right
     ],
 )
 def test_a_stream_that_becomes_a_flood_gets_a_file_with_larger_chunks(flushes, files, config):
-    clock = ManualClock()
-    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 30))
-    told: list[Appended] = []
-    log = ShardLog(world.files, clock, STREAM, 0, replace(world.config, **config), on_append=told.append)
-    packer = Packer([0], [0], 1 << 20)
+    shard = OneShard(replace(small_config(file_bytes=1 << 30), **config))
     for size in flushes:
-        packer.add(bytes(size), shard=0, time_us=1)
-        log.append(packer.take()[0][0])
-    log.close()
-    assert list(Counter(one.segment for one in told).values()) == files
-    assert [len(message.value) for message in world.read()] == flushes
+        shard.log.append(shard.packed(bytes(size)))
+    shard.log.close()
+    assert list(Counter(one.segment for one in shard.told).values()) == files
+    assert [len(message.value) for message in shard.world.read()] == flushes
 
 
 def test_a_large_flush_that_is_tried_again_is_still_one():
-    clock = ManualClock()
-    world = SimulatedWorld(SimulatedDisk(), clock, small_config(file_bytes=1 << 30))
-    told: list[Appended] = []
-    log = ShardLog(world.files, clock, STREAM, 0, world.config, on_append=told.append)
-    packer = Packer([0], [0], 1 << 20)
-
-    def packed(size: int) -> Any:
-        packer.add(bytes(size), shard=0, time_us=1)
-        return packer.take()[0][0]
-
-    log.append(packed(1))
-    large = packed(LARGE)
+    shard = OneShard(small_config(file_bytes=1 << 30))
+    log = shard.log
+    log.append(shard.packed(b"x"))
+    large = shard.packed(bytes(LARGE))
     assert log._open is not None
     append, log._open._data.append = log._open._data.append, full_disk  # type: ignore[method-assign]
     for _ in range(3):
@@ -704,8 +697,8 @@ def test_a_large_flush_that_is_tried_again_is_still_one():
             log.append(large)
     log._open._data.append = append  # type: ignore[method-assign]
     log.append(large)
-    log.append(packed(1))
-    assert len({one.segment for one in told}) == 1
+    log.append(shard.packed(b"x"))
+    assert len({one.segment for one in shard.told}) == 1
 
 
 def full_disk(*_: object, **__: object) -> int:
@@ -759,14 +752,10 @@ def test_a_busy_shard_does_not_make_the_others_look_dead():
 
 def flushed(count: int, size: int = 3 << 20) -> list[Appended]:
     """What a producer flushes, so much at a time."""
-    told: list[Appended] = []
-    world = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config(file_bytes=1 << 30))
-    log = ShardLog(world.files, world.clock, STREAM, 0, world.config, on_append=told.append)
-    packer = Packer([0], [0], 4 << 20)
+    shard = OneShard(small_config(file_bytes=1 << 30))
     for _ in range(count):
-        packer.add(bytes(size), shard=0, time_us=1)
-        log.append(packer.take()[0][0])
-    return told
+        shard.log.append(shard.packed(bytes(size)))
+    return shard.told
 
 
 def test_what_waits_is_told_step_by_step_and_nothing_is_skipped_while_the_cache_opens():

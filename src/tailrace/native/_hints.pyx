@@ -49,7 +49,6 @@ cdef class Hints:
             raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
         return tr_hint_raise(&self.slots[slot])
 
-
     def waiters(self, uint32_t slot):
         """How many wait for this slot now."""
         if slot >= TR_HINT_SLOTS:

@@ -345,7 +345,8 @@ cdef class Vigil:
     have their message, all that wake after them wait for, too.
 
     It goes on from the entry at `position` of the segment that was begun at `created_us`; `batch` is the class of its
-    batches, which are made without its `__init__`. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
+    batches, which are made without its `__init__`. `drained`: there is nothing more before the next hint. `streams`:
+    whether it goes on while there is."""
     cdef SheetReader reader
     cdef object waiter
     cdef type batch
