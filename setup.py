@@ -33,6 +33,7 @@ def extension(name: str, own_c: list[str]) -> Extension:
 
 OWN_C = {
     "_core": CORE_C,
+    "_fenced": ["fenced"],
     "_hints": ["hints"],
     "_sheets": ["sheets", "records", "checksum"],
     "_cell": CELL_C,

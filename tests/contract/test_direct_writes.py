@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.env import SystemDisk
-from tailrace.files import PosixFiles
+from tailrace.errors import FileProblem
+from tailrace.files import Appender, PosixFiles, swift
 from tailrace.native import Block
 
 MIB = 1 << 20
@@ -40,73 +40,106 @@ def handles() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+class Pair:
+    """Two files that are flushed together. What is flushed in one go is on the disk, and told of."""
+
+    def __init__(self, folder: Path) -> None:
+        claim = PosixFiles(str(folder)).claim("folder")
+        self.path, self.claim = folder / "folder" / "data", claim
+        self.data: Appender = claim.create("data")
+        self.index: Appender = claim.create("index")
+
+    def flush(self, size: int, *, passing: bool = True) -> None:
+        start, offset = self.data.length, self.index.length
+        content = memoryview(Block(size, start % 512))
+        content[:] = bytes([size % 251]) * size
+        self.data.flush_with(start, content, self.index, offset, b"entry", passing=passing)
+        assert (self.data.length, self.index.length) == (start + size, offset + 5)
+
+    def close(self) -> None:
+        self.data.close()
+        self.index.close()
+        self.claim.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
 def test_what_is_passing_does_not_stay_in_memory(tmp_path: Path) -> None:
-    disk, path = SystemDisk(), tmp_path / "a"
-    before, handle = handles(), disk.create(str(path))
-    at, size = 0, 4 * MIB + 1000
+    before = handles()
+    pair, size = Pair(tmp_path), 4 * MIB + 1000
     for _ in range(4):
-        disk.write(handle, at, [memoryview(Block(size, at % 512))], passing=True)
-        at += size
-    disk.sync(handle)
+        pair.flush(size)
     # The pages at the seams go the usual way.
-    assert pages_in_memory(path) <= (8 if can_pass(tmp_path) else at // mmap.PAGESIZE + 1)
-    disk.close(handle)
+    assert pages_in_memory(pair.path) <= (8 if can_pass(tmp_path) else 4 * size // mmap.PAGESIZE + 1)
+    assert pair.path.read_bytes() == bytes([size % 251]) * (4 * size)
+    pair.close()
     assert handles() == before
 
 
 @pytest.mark.parametrize("passing", [True, False])
 def test_what_late_readers_have_brought_stays_for_others_and_what_the_writer_left_goes(
-    tmp_path: Path, passing: bool
+    tmp_path: Path, pair: Pair, passing: bool
 ) -> None:
-    files, path, size = PosixFiles(str(tmp_path)), tmp_path / "folder" / "a", 16 * MIB
-    appender = files.claim("folder").create("a")
-    appender.append(0, [memoryview(Block(size))], passing=passing)
-    appender.sync()
-    assert len(path.read_bytes()) == size
-    appender.forget(size)
-    left = pages_in_memory(path)
+    size = 16 * MIB
+    pair.flush(size, passing=passing)
+    assert len(pair.path.read_bytes()) == size
+    pair.data.forget(size)
+    left = pages_in_memory(pair.path)
     if not passing:
         assert left == 0
     elif can_pass(tmp_path):
         assert left == size // mmap.PAGESIZE
-    appender.close()
+    pair.close()
 
 
-def test_what_is_not_passing_stays(tmp_path: Path) -> None:
-    disk, path = SystemDisk(), tmp_path / "a"
-    handle = disk.create(str(path))
-    disk.write(handle, 0, [memoryview(Block(4 * MIB))])
-    disk.sync(handle)
-    assert pages_in_memory(path) == 4 * MIB // mmap.PAGESIZE
-    disk.close(handle)
+def test_what_is_not_passing_stays(pair: Pair) -> None:
+    pair.flush(4 * MIB, passing=False)
+    assert pages_in_memory(pair.path) == 4 * MIB // mmap.PAGESIZE
+    pair.close()
 
 
 def test_where_it_cannot_be_done_it_goes_the_usual_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
+    """The second handle takes no writes, so the first write to it fails."""
+    opened = []
 
-    def refuse(handle: int, content: memoryview, offset: int) -> int:
-        tried.append(len(content))
-        raise OSError(errno.EINVAL, "no such way")
+    def reopened(handle: int) -> int:
+        opened.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        return opened[-1]
 
-    monkeypatch.setattr(os, "pwrite", refuse)
-    disk, path = SystemDisk(), tmp_path / "a"
-    before, handle = handles(), disk.create(str(path))
-    for at in (0, MIB):
-        disk.write(handle, at, [memoryview(Block(MIB))], passing=True)
-    assert path.stat().st_size == 2 * MIB
-    assert tried == ([MIB] if can_pass(tmp_path) else [])  # once: then it is known
-    disk.close(handle)
+    monkeypatch.setattr(swift, "_reopened", reopened)
+    before, pair = handles(), Pair(tmp_path)
+    for _ in range(2):
+        pair.flush(MIB)
+    assert pair.path.stat().st_size == 2 * MIB
+    assert len(opened) == 1  # then it is known
+    pair.close()
     assert handles() == before
 
 
-def test_a_full_disk_is_told_by_the_usual_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "no room")
+def test_a_full_disk_is_told_by_the_usual_way(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    appender = pair.data
+    assert isinstance(appender, type(pair.index))
+    os.dup2(full := os.open("/dev/full", os.O_RDWR), appender._handle)
+    appender.flush_with(0, bytes(MIB), pair.index, 0, b"entry", passing=True)
+    assert appender.length == 0
+    with pytest.raises(FileProblem, match="space"):
+        appender.append(0, [bytes(MIB)])
+    os.close(full)
+    pair.close()
 
-    monkeypatch.setattr(os, "pwrite", full)
-    monkeypatch.setattr(os, "pwritev", full)
-    disk = SystemDisk()
-    handle = disk.create(str(tmp_path / "a"))
-    with pytest.raises(OSError, match="no room"):
-        disk.write(handle, 0, [memoryview(Block(MIB))], passing=True)
-    disk.close(handle)
+
+def test_after_a_sync_that_failed_the_appender_is_of_no_more_use(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    os.dup2(null := os.open("/dev/null", os.O_RDWR), pair.data._handle)  # it takes bytes, and cannot sync
+    pair.data.flush_with(0, b"abc", pair.index, 0, b"entry", passing=False)
+    for attempt in (pair.data.sync, lambda: pair.data.append(3, [b"x"])):
+        with pytest.raises(FileProblem, match="a flush failed"):
+            attempt()
+    with PosixFiles(str(tmp_path)).view("folder/index") as view:
+        assert view.length().readable_bytes == 0  # it is told of behind the data
+    os.close(null)
+    pair.close()

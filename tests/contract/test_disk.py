@@ -3,12 +3,10 @@
 import errno
 from array import array
 from contextlib import contextmanager
-from random import Random
 
 import pytest
 
 from tailrace.env import SystemDisk
-from tailrace.native import Block
 from tailrace.testing import Fault, FaultyDisk, SimulatedDisk
 
 NEVER = Fault(at=1, only=frozenset())
@@ -129,23 +127,6 @@ def test_more_buffers_than_one_system_call_takes(world, disk):
     whole = b"".join(pieces)
     assert disk.size(handle) == len(whole)
     assert world.read(handle, 0, 2 * len(whole)) == whole
-
-
-@pytest.mark.parametrize("offset", [0, 1, 512, 4095, 4096, 70_000])
-@pytest.mark.parametrize("size", [1, 5000, (256 << 10) + 9000, 3 << 20])
-@pytest.mark.parametrize("shift", [0, 8])
-def test_what_is_passing_is_written_like_everything_else(world, disk, offset, size, shift):
-    """Wherever it lies in memory and in the file; `shift`: not as the file's blocks do."""
-    content = Random(size).randbytes(size)
-    block = memoryview(Block(size + shift, offset % 512))[shift:]
-    block[:] = content
-    handle = world.file("a", b"before" * 20_000)
-    disk.write(handle, offset, [block, b"behind"], passing=True)
-    expected = bytearray(b"before" * 20_000)
-    expected[offset : offset + size + 6] = content + b"behind"
-    assert world.read(handle, 0, 2 * len(expected)) == expected
-    disk.write(handle, 2, [b"!"])  # both ways see one file
-    assert world.read(handle, 0, 4) == bytes(expected[:2]) + b"!" + bytes(expected[3:4])
 
 
 def test_a_view_of_numbers_is_written_as_its_bytes(world, disk):

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.env import Disk, SystemClock, SystemDisk
 from tailrace.errors import Closed, Fenced, FileMissing, FileProblem, NameRefused, OffsetMismatch
-from tailrace.files import FileLength, Files, PosixFiles
+from tailrace.files import Appender, FileLength, Files, PosixFiles
 from tailrace.files.fence import Fence
 from tailrace.files.remote import Pace, RemoteFiles
 from tailrace.files.served import ServedFiles
@@ -125,6 +125,55 @@ def test_append_takes_any_buffers(files: Files) -> None:
     assert appender.length == 6
     appender.sync()
     assert content(files, "shard/a") == b"abcdef"
+
+
+def flush(data: Appender, start: int, first: bytes, index: Appender, offset: int, second: bytes) -> None:
+    """As a log does it: at once as far as that goes, and then what is left."""
+    data.flush_with(start, first, index, offset, second, passing=False)
+    if data.length == start:
+        data.append(start, [first])
+    if index.length == offset:
+        index.append(offset, [second])
+    assert (data.sync(), index.sync()) == (start + len(first), offset + len(second))
+
+
+def test_two_files_are_flushed_together(files: Files) -> None:
+    claim = files.claim("shard")
+    data, index = claim.create("data"), claim.create("index")
+    index.append(0, [b"head"])
+    index.sync()
+    flush(data, 0, b"hello ", index, 4, b"+6")
+    flush(data, 6, b"world", index, 6, b"+5")
+    flush(data, 11, b"", index, 8, b"")
+    assert (content(files, "shard/data"), content(files, "shard/index")) == (b"hello world", b"head+6+5")
+    data.append(11, [b"!"])  # not synced: what comes next is not to be told of before it
+    flush(data, 12, b"?", index, 8, b"+1")
+    assert (content(files, "shard/data"), content(files, "shard/index")) == (b"hello world!?", b"head+6+5+1")
+
+
+def test_a_flush_of_two_files_by_an_older_appender_does_nothing(opener: Opener) -> None:
+    claim = opener("older").claim("shard")
+    data, index = claim.create("data"), claim.create("index")
+    flush(data, 0, b"abc", index, 0, b"+3")
+    opener("newer").append("shard/data")
+    data.flush_with(3, b"def", index, 2, b"+3", passing=True)
+    assert data.length == 3
+    with pytest.raises(Fenced, match="newer"):
+        data.append(3, [b"def"])
+    assert content(opener("reader"), "shard/data") == b"abc"
+    assert content(opener("reader"), "shard/index") == b"+3"
+
+
+def test_a_flush_of_two_files_elsewhere_than_at_their_ends_does_nothing(files: Files) -> None:
+    claim = files.claim("shard")
+    data, index = claim.create("data"), claim.create("index")
+    flush(data, 0, b"abc", index, 0, b"+3")
+    for start, offset in ((2, 2), (3, 0), (4, 2)):
+        data.flush_with(start, b"x", index, offset, b"y", passing=False)
+        assert (data.length, index.length) == (3, 2)
+    data.close()
+    data.flush_with(3, b"x", index, 2, b"y", passing=False)
+    assert (content(files, "shard/data"), content(files, "shard/index")) == (b"abc", b"+3")
 
 
 def test_a_sealed_file_is_settled_and_its_appender_is_of_no_more_use(files: Files) -> None:

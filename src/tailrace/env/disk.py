@@ -11,20 +11,15 @@ import mmap
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from .direct import DirectWrites, pages_of
-from .threads import Helpers
-
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
-_SYNCS_MAX = 8  # that others wait for, at the same time
 _KEEP_SIZE = 1  # of Linux's fallocate, which Python has only in a form that makes the file longer
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
 if _fallocate is not None:
@@ -58,9 +53,8 @@ class Disk(Protocol):
         """The first `size` bytes, mapped read-only, while somebody looks at them; None where that cannot be."""
         ...
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
-        """Write all of the buffers, one behind the other, from the offset on. `passing`: nobody will soon read them
-        from here, so they need not get into the machine's memory of files; free to ignore. How many bytes did not."""
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of the buffers, one behind the other, from the offset on."""
         ...
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
@@ -72,10 +66,6 @@ class Disk(Protocol):
 
     def sync(self, handle: int) -> None:
         """Return when the content and length of the file are on the disk."""
-        ...
-
-    def syncing(self, handle: int) -> Callable[[], None]:
-        """Begin to sync, and return at once; who calls what this returns, waits for it. Free to do all of it then."""
         ...
 
     def forget(self, handle: int, begin: int, end: int) -> None:
@@ -127,8 +117,6 @@ class SystemDisk:
 
     def __init__(self) -> None:
         self._identity = Identity(host=_host_id(), boot=_boot_id())
-        self._direct = DirectWrites()
-        self._syncers = Helpers(_SYNCS_MAX)
 
     def identity(self) -> Identity:
         return self._identity
@@ -140,7 +128,6 @@ class SystemDisk:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self, handle: int) -> None:
-        self._direct.forget(handle)  # first: the number may be another file's the moment it is free
         os.close(handle)
 
     def read_into(self, handle: int, offset: int, buffer: memoryview) -> int:
@@ -155,21 +142,15 @@ class SystemDisk:
     def map(self, handle: int, size: int) -> memoryview | None:
         return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else None
 
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
-        if not passing:
-            _write(handle, offset, buffers)
-            return 0
-        past = 0
-        for buffer in buffers:
-            content, written = memoryview(buffer).cast("B"), 0
-            begin, end = pages_of(offset, content)
-            if begin < end:
-                _write(handle, offset, [content[:begin]])
-                past += (direct := self._direct.write(handle, offset + begin, content[begin:end]))
-                written = begin + direct
-            _write(handle, offset + written, [content[written:]])
-            offset += len(content)
-        return past
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))
+        while rest:
+            count = os.pwritev(handle, list(islice(rest, _IOV_MAX)), offset)
+            offset += count
+            while rest and count >= len(rest[0]):
+                count -= len(rest.popleft())
+            if count:
+                rest[0] = rest[0][count:]
 
     def reserve(self, handle: int, begin: int, end: int) -> None:
         if _fallocate is not None and _fallocate(handle, _KEEP_SIZE, begin, end - begin):
@@ -180,13 +161,6 @@ class SystemDisk:
 
     def sync(self, handle: int) -> None:
         os.fdatasync(handle)
-
-    def syncing(self, handle: int) -> Callable[[], None]:
-        sync = partial(os.fdatasync, handle)
-        try:
-            return self._syncers.submit(sync).result
-        except RuntimeError:  # no thread is to be had: the interpreter is about to end, or the machine has too many
-            return sync
 
     def forget(self, handle: int, begin: int, end: int) -> None:
         os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)
@@ -238,17 +212,6 @@ class SystemDisk:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-    rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))
-    while rest:
-        count = os.pwritev(handle, list(islice(rest, _IOV_MAX)), offset)
-        offset += count
-        while rest and count >= len(rest[0]):
-            count -= len(rest.popleft())
-        if count:
-            rest[0] = rest[0][count:]
 
 
 def _boot_id() -> bytes:

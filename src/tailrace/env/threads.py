@@ -1,23 +1,7 @@
-"""How a thread shares the processor, and threads that help others."""
+"""How a thread shares the processor."""
 
 import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-
-
-class Helpers:
-    """A few threads that begin when they are first needed. A process that was forked has none of its parent's, so it
-    begins its own."""
-
-    def __init__(self, threads_max: int) -> None:
-        self._threads_max = threads_max
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
-
-    def submit(self, act: Callable[[], None]) -> Future[None]:
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(self._threads_max, thread_name_prefix="tailrace disk")
-        return self._pool[1].submit(act)
 
 
 def give_way() -> None:

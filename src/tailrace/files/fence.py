@@ -132,11 +132,8 @@ class Fence:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Against other processes, and against other threads: to the kernel those who share a handle are one."""
-        # Not for ever: an interrupt, or a fork, may have left it locked.
-        if not self._mutex.acquire(timeout=_LOCK_DEADLINE_S):
-            raise self._stays_locked()
-        try:
+        """Against other processes, and against other threads."""
+        with self.alone():
             deadline_s = self._clock.monotonic_s() + _LOCK_DEADLINE_S
             while not self._disk.try_lock(self._handle):
                 if self._clock.monotonic_s() > deadline_s:
@@ -146,6 +143,15 @@ class Fence:
                 yield
             finally:
                 self._disk.unlock(self._handle)
+
+    @contextmanager
+    def alone(self) -> Iterator[int]:
+        """No other thread of this process has the lock: to the kernel those who share a handle are one. The handle."""
+        # Not for ever: an interrupt, or a fork, may have left it locked.
+        if not self._mutex.acquire(timeout=_LOCK_DEADLINE_S):
+            raise self._stays_locked()
+        try:
+            yield self._handle
         finally:
             self._mutex.release()
 

@@ -50,13 +50,24 @@ class Appender(Protocol):
         """Bytes appended, flushed or not."""
         ...
 
-    def append(self, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
+    def append(self, offset: int, buffers: Sequence[Buffer]) -> int:
         """Append at `offset`, which must be the length; the new length. On an error the length stays as it was, so the
-        same append can be tried again. `passing`: they are read from elsewhere, as those are that are forgotten."""
+        same append can be tried again."""
         ...
 
-    def prepare(self) -> None:
-        """sync() comes soon: begin to bring what was appended to the disk, and tell nobody. Free to do nothing."""
+    def flush_with(
+        self,
+        offset: int,
+        content: Buffer,
+        other: "Appender",
+        other_offset: int,
+        other_content: Buffer,
+        *,
+        passing: bool,
+    ) -> None:
+        """Append here and to another file, and bring both to the disk side by side; the other one becomes readable
+        behind this one. `passing`: what is appended here is read from elsewhere, as what is forgotten is. Free to do
+        nothing, or only a part of it, and raises nothing: length, append() and sync() tell and do what is left."""
         ...
 
     def sync(self) -> int:

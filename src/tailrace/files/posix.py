@@ -17,22 +17,22 @@ from typing import Self
 from ..env import Clock, Disk, Randomness, SystemClock, SystemDisk, SystemRandomness
 from ..env.disk import Buffer
 from ..errors import Closed, Fenced, FileProblem, NameRefused, OffsetMismatch
+from ..native.fenced import Side
 from .fence import Fence, FenceRecord, State, close_quietly, judge
-from .interface import FileLength
+from .interface import Appender, FileLength
 from .paths import check_path, is_name
 from .problems import explain, explained
+from .swift import Swift, flush_together
 
 _FENCE = ".fence"
 _OWNER = ".owner.fence"
 _GONE = ".gone."
 _DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}")
-_FORGET_BYTES = 4 << 20  # at least this much in one call
+_FORGET_BYTES = 1 << 20  # at least this much in one call
 # A file that grows fast has room made for it in large pieces, as much as it has: that spares the file system a quarter
 # of its work, and files that stay small take no more than they need.
 _RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
-# What passes memory by waits for the disk with the fence locked: behind so much, whoever wants the fence can have it.
-_TURN_BYTES = 4 << 20
 
 
 class PosixFiles:
@@ -49,6 +49,7 @@ class PosixFiles:
     ) -> None:
         self._root = os.path.abspath(root)
         self._disk: Disk = disk or SystemDisk()
+        self._is_here = disk is None  # so appenders may go to it by themselves
         self._clock: Clock = clock or SystemClock()
         self._randomness: Randomness = randomness or SystemRandomness()
         self._pid = os.getpid()
@@ -340,13 +341,13 @@ class PosixAppender:
     def __init__(self, files: PosixFiles, path: str, handle: int, fence: Fence, record: FenceRecord) -> None:
         self._files, self._disk, self._path, self._handle, self._fence = files, files._disk, path, handle, fence
         self._record = record
+        self._swift = Swift(handle) if files._is_here else None
         self._length = self._flushed = record.flushed_bytes
         self._reserved = self._length
         self._forgotten = 0  # bytes at the front that need not be in memory
         self._lock = Lock()
         self._sync_over = Condition(self._lock)
         self._syncing = False
-        self._begun: tuple[int, Callable[[], None]] | None = None  # a sync that nobody waits for yet, and of how much
         self._broken: str | None = None
         self._closed = False
 
@@ -358,7 +359,7 @@ class PosixAppender:
     def length(self) -> int:
         return self._length
 
-    def append(self, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
+    def append(self, offset: int, buffers: Sequence[Buffer]) -> int:
         with self._lock:
             self._check_usable()
             if offset != self._length:
@@ -366,30 +367,57 @@ class PosixAppender:
                     f"append to {self._path} at {offset}, but it has {self._length} bytes. Nothing was written; ask "
                     "for the length and append what is missing"
                 )
-            end, past = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers), 0
-            with explained("append to", self._path):
-                for at, part in _turns(offset, buffers) if passing else [(offset, buffers)]:
-                    with self._fence.locked():
-                        self._refuse_if_fenced("append to")
-                        if at >= _RESERVE_FROM and end > self._reserved:
-                            self._reserve(at, end + min(end, _RESERVE_BYTES_MAX))
-                        past += self._disk.write(self._handle, at, part, passing=passing)
+            end = offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers)
+            with explained("append to", self._path), self._fence.locked():
+                self._refuse_if_fenced("append to")
+                self._reserve(end)
+                self._disk.write(self._handle, offset, buffers)
             self._length = end
-            if 2 * past > end - offset:
-                self._forgotten = end  # what is in memory of it all the same, readers have brought: others want it, too
             return end
 
-    def _reserve(self, begin: int, end: int) -> None:
-        self._reserved = end
-        with suppress(OSError):  # whether there is room, the write will tell
-            self._disk.reserve(self._handle, begin, end)
+    def flush_with(
+        self, offset: int, content: Buffer, other: Appender, other_offset: int, other_content: Buffer, *, passing: bool
+    ) -> None:
+        if self._swift is None or not isinstance(other, PosixAppender) or other._swift is None:
+            return
+        with self._lock, other._lock:
+            if not (passing or self._has_room_for(content)) or not (self._is_at(offset) and other._is_at(other_offset)):
+                return
+            with self._fence.alone() as fence, other._fence.alone() as other_fence:
+                side = self._swift.side(fence, self._record, offset, content, passing=passing)
+                other_side = other._swift.side(other_fence, other._record, other_offset, other_content, passing=False)
+                flush_together(side, other_side)
+                self._took(side)
+                other._took(other_side)
+            if 2 * side.passed > self._length - offset:
+                # What is in memory of it all the same, readers have brought: others want it, too.
+                self._forgotten = self._length
 
-    def prepare(self) -> None:
-        with self._lock:
-            self._check_usable()
-            if self._begun is None and not self._syncing and self._flushed < self._length:
-                with suppress(OSError):  # whether it can be done, sync() will tell
-                    self._begun = self._length, self._disk.syncing(self._handle)
+    def _is_at(self, offset: int) -> bool:
+        """Whether it ends there, and all of it is synced, and it is ours as far as we know."""
+        is_ours = not self._closed and not self._broken and not self._syncing and os.getpid() == self._files._pid
+        return is_ours and offset == self._length == self._flushed
+
+    def _took(self, side: Side) -> None:
+        assert self._swift is not None
+        self._swift.learn(side)
+        if side.whole:
+            self._length = side.end
+        if side.told:
+            self._flushed, self._record = side.end, replace(self._record, flushed_bytes=side.end)
+        elif side.sync_error:
+            self._broken = str(explain(OSError(side.sync_error, os.strerror(side.sync_error)), "flush", self._path))
+
+    def _has_room_for(self, content: Buffer) -> bool:
+        return self._length < _RESERVE_FROM or self._length + len(memoryview(content).cast("B")) <= self._reserved
+
+    def _reserve(self, end: int) -> None:
+        """Ahead of what is about to be written. The fence is ours, and locked."""
+        if self._length < _RESERVE_FROM or end <= self._reserved:
+            return
+        self._reserved = end + min(end, _RESERVE_BYTES_MAX)
+        with suppress(OSError):  # whether there is room, the write will tell
+            self._disk.reserve(self._handle, self._length, self._reserved)
 
     def sync(self) -> int:
         with self._lock:
@@ -405,10 +433,9 @@ class PosixAppender:
 
     def _sync_now(self) -> None:
         covered, self._syncing = self._length, True
-        begun, self._begun = self._begun, None
         self._lock.release()
         try:
-            error = self._flush(covered, begun)
+            error = self._flush(covered)
         finally:
             self._lock.acquire()
             self._syncing = False
@@ -418,12 +445,9 @@ class PosixAppender:
             raise error
         self._flushed = covered
 
-    def _flush(self, covered: int, begun: tuple[int, Callable[[], None]] | None) -> FileProblem | None:
+    def _flush(self, covered: int) -> FileProblem | None:
         try:
-            if begun is not None:
-                begun[1]()
-            if begun is None or begun[0] < covered:
-                self._disk.sync(self._handle)
+            self._disk.sync(self._handle)
             with self._fence.locked():
                 self._refuse_if_fenced("flush")
                 self._record = replace(self._record, flushed_bytes=covered)
@@ -471,9 +495,8 @@ class PosixAppender:
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._begun is not None:  # the handle is in use until it is over
-                with suppress(OSError):
-                    self._begun[1]()
+            if self._swift is not None:
+                self._swift.close()
             self._fence.close()
             close_quietly(self._disk, self._handle)
 
@@ -551,16 +574,6 @@ class PosixView:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the view of {self._path} was closed; open it again")
-
-
-def _turns(offset: int, buffers: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[Buffer]]]:
-    """(where, what), cut where the file's large blocks are."""
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")
-        while len(view):
-            part = view[: _TURN_BYTES - offset % _TURN_BYTES]
-            yield offset, [part]
-            offset, view = offset + len(part), view[len(part) :]
 
 
 def _fence_of(full: str) -> str:

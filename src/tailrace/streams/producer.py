@@ -287,10 +287,8 @@ class Producer:
             self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
         failed = [problem for problem in problems if problem]
         fenced = next((problem for problem in failed if isinstance(problem, Fenced)), None)
-        with self._room:
-            self._fenced = fenced
-            self._block(bool(fenced) or self._closed or self._pending_bytes() >= self._config.pending_bytes_max)
-            self._room.notify_all()
+        self._fenced = fenced
+        self._make_room()
         if fenced:
             self._end_sheets()
             raise fenced
@@ -301,13 +299,22 @@ class Producer:
             ) from failed[0]
         self._failure = None
 
+    def _make_room(self) -> None:
+        with self._room:
+            full = self._pending_bytes() >= self._config.pending_bytes_max
+            self._block(bool(self._fenced) or self._closed or full)
+            self._room.notify_all()
+
     def _append(self, shard: int) -> None:
         parts, log = self._unflushed[shard], self._logs[shard]
         while parts:
             log.append(parts[0])
             self._packer.note_file(shard, log.file_base)
             with self._counting:
+                self._unflushed_bytes -= _size(parts[:1])
                 self.flushed_count += parts.pop(0).count
+            if self._blocked and parts:  # whoever waits can pack the next messages while the rest is written
+                self._make_room()
         with self._counting:
             del self._unflushed[shard]
 

@@ -22,6 +22,7 @@ from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
 
+_INDEX_WARM_BYTES = 1 << 20  # as WARM_BYTES, of an index: entries of many more messages
 _NOTHING = cast(Packed, Run(0, 0, 0, 0, memoryview(b""), memoryview(b"")))
 
 
@@ -245,15 +246,15 @@ class _OpenSegment:
         return self._outgrowing and chunk_size_for(flush_bytes) > self._chunk_bytes
 
     def append(self, packed: Packed | Run, passing: bool) -> None:
-        start = packed.start - self.segment.data_base
-        if self._data.length == start:  # otherwise an earlier try came further than this
-            self._data.append(start, [memoryview(packed.data)], passing=passing)
-        assert self._data.length == packed.end - self.segment.data_base
-        offset = entry_offset(self.entries)
-        if self._index.length == offset:
-            self._index.append(offset, [memoryview(packed.entries)])
         # Side by side, but the index is told of behind the data. What a power loss leaves of either is judged by sums.
-        self._index.prepare()
+        start, offset = packed.start - self.segment.data_base, entry_offset(self.entries)
+        data, entries = memoryview(packed.data), memoryview(packed.entries)
+        self._data.flush_with(start, data, self._index, offset, entries, passing=passing)
+        if self._data.length == start:  # otherwise this, or an earlier try, came further
+            self._data.append(start, [data])
+        assert self._data.length == packed.end - self.segment.data_base
+        if self._index.length == offset:
+            self._index.append(offset, [entries])
         self._flush(self._data)
         self._flush(self._index)
         self.entries += packed.count
@@ -262,6 +263,7 @@ class _OpenSegment:
         self._outgrowing = fitting > self._chunk_bytes
         if self._cached:
             self._data.forget(self._data.length - WARM_BYTES)
+            self._index.forget(self._index.length - _INDEX_WARM_BYTES)
 
     def _flush(self, appender: Appender) -> None:
         try:

@@ -71,9 +71,9 @@ def _failing(
     return call
 
 
-def _write_half(disk: Disk, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> None:
+def _write_half(disk: Disk, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
     data = b"".join(buffers)
-    disk.write(handle, offset, [data[: len(data) // 2]], passing=passing)
+    disk.write(handle, offset, [data[: len(data) // 2]])
 
 
 class FaultyDisk:
@@ -129,12 +129,6 @@ class FaultyDisk:
     reserve = _failing(Disk.reserve)
     truncate = _failing(Disk.truncate)
     sync = _failing(Disk.sync)
-    _begin_to_sync = _failing(Disk.syncing)
-
-    def syncing(self, handle: int) -> Callable[[], None]:
-        self._begin_to_sync(handle)
-        return functools.partial(self.sync, handle)  # it may fail where it is waited for, too
-
     forget = _failing(Disk.forget)
     expect = _failing(Disk.expect)
     size = _failing(Disk.size)

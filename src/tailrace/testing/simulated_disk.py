@@ -133,7 +133,7 @@ class _Calls:
         return content if len(content) == size > 0 else None
 
     @_call
-    def write(self, handle: int, offset: int, buffers: Sequence[Buffer], *, passing: bool = False) -> int:
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         if not self._opened(handle).write:
             raise _error(errno.EBADF)
         if offset < 0:
@@ -147,7 +147,6 @@ class _Calls:
             self._machine.used_bytes += len(file.content) - before
         if len(fitting) < len(data):
             raise _error(errno.ENOSPC)
-        return 0
 
     @_call
     def reserve(self, handle: int, begin: int, end: int) -> None:
@@ -162,9 +161,6 @@ class _Calls:
             raise _error(errno.ENOSPC)
         self._machine.used_bytes += size - len(file.content)
         file.truncate(size)
-
-    def syncing(self, handle: int) -> Callable[[], None]:
-        return functools.partial(self.sync, handle)
 
     @_call
     def sync(self, handle: int) -> None:
