@@ -18,7 +18,7 @@ from ... import caches, layers  # noqa: F401  (imported before the processes are
 from ...world import World, open_world
 from ..peers.server import PeerFailed, Server, free_port
 from .contender import SYNC_S, Contender, Publisher, Subscription
-from .message import stamps_in
+from .message import stamps_side_by_side
 
 TCP, AMBASSADOR, READ = "tcp", "ambassador", "reading"
 _HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
@@ -145,14 +145,17 @@ class _Subscription(Subscription):
         if self._consumer.poll(_FIND_S) is None:
             raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
         self._consumer.poll(0.01)
+        self._poll = self._consumer.poll
 
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
-        batch = self._consumer.poll(timeout_s)
+        batch = self._poll(timeout_s)
         if batch is None:
             return 0, ()
+        if self._stamped:
+            return 0, stamps_side_by_side(batch.data)
         if self._summed:
             crc32c(batch.data)
-        return batch.end - batch.start, stamps_in(bytes(batch.data)) if self._stamped else ()
+        return batch.end - batch.start, ()
 
     def close(self) -> None:
         self._consumer.close()

@@ -18,25 +18,26 @@ import mmap
 import time
 from collections.abc import Iterator, Sequence
 
-_PID, _READY, _BYTES, _STAMPED, _AT, _THREADS = range(6)
+STEP = 0
+_PID, _READY, _BYTES, STAMPED, _AT, _THREADS = range(6)
 _THREADS_MAX = 4
-_SAMPLES = _THREADS + _THREADS_MAX
+SAMPLES = _THREADS + _THREADS_MAX
 
 
 class Tally:
     def __init__(self, processes: int, samples_max: int) -> None:
         self._samples_max = samples_max
-        self._each = _SAMPLES + 2 * samples_max
+        self._each = SAMPLES + 2 * samples_max
         self._words = memoryview(mmap.mmap(-1, 8 * (1 + processes * self._each))).cast("Q")
         self.processes = processes
 
     @property
     def step(self) -> int:
-        return self._words[0]
+        return self._words[STEP]
 
     @step.setter
     def step(self, step: int) -> None:
-        self._words[0] = step
+        self._words[STEP] = step
 
     def slot(self, number: int) -> "Slot":
         begin = 1 + number * self._each
@@ -44,76 +45,76 @@ class Tally:
 
 
 class Slot:
-    """Of one process."""
+    """Of one process; `common` and `words` for whoever cannot afford to be asked."""
 
     def __init__(self, common: memoryview, words: memoryview, samples_max: int) -> None:
-        self._common, self._words, self._samples_max = common, words, samples_max
+        self.common, self.words, self._samples_max = common, words, samples_max
 
     @property
     def step(self) -> int:
-        step: int = self._common[0]
+        step: int = self.common[STEP]
         return step
 
     @property
     def pid(self) -> int:
-        pid: int = self._words[_PID]
+        pid: int = self.words[_PID]
         return pid
 
     @pid.setter
     def pid(self, pid: int) -> None:
-        self._words[_PID] = pid
+        self.words[_PID] = pid
 
     @property
     def threads(self) -> list[int]:
-        return [thread for thread in self._words[_THREADS:_SAMPLES] if thread]
+        return [thread for thread in self.words[_THREADS:SAMPLES] if thread]
 
     @threads.setter
     def threads(self, threads: Sequence[int]) -> None:
         for number in range(_THREADS_MAX):
-            self._words[_THREADS + number] = threads[number] if number < len(threads) else 0
+            self.words[_THREADS + number] = threads[number] if number < len(threads) else 0
 
     @property
     def ready(self) -> int:
-        ready: int = self._words[_READY]
+        ready: int = self.words[_READY]
         return ready
 
     @ready.setter
     def ready(self, phases: int) -> None:
-        self._words[_READY] = phases
+        self.words[_READY] = phases
 
     @property
     def bytes(self) -> int:
-        count: int = self._words[_BYTES]
+        count: int = self.words[_BYTES]
         return count
 
     @property
     def stamped(self) -> int:
-        count: int = self._words[_STAMPED]
+        count: int = self.words[STAMPED]
         return count
 
     @property
     def confirmed(self) -> tuple[int, int]:
         """Bytes, and since when it is these, in nanoseconds."""
         while True:
-            at_ns, count = self._words[_AT], self._words[_BYTES]
-            if at_ns == self._words[_AT]:
+            at_ns, count = self.words[_AT], self.words[_BYTES]
+            if at_ns == self.words[_AT]:
                 return count, at_ns
 
     def confirm(self, count_bytes: int) -> None:
-        if count_bytes != self._words[_BYTES] or not self._words[_AT]:
-            self._words[_BYTES] = count_bytes
-            self._words[_AT] = time.monotonic_ns()
+        if count_bytes != self.words[_BYTES] or not self.words[_AT]:
+            self.words[_BYTES] = count_bytes
+            self.words[_AT] = time.monotonic_ns()
 
     def add(self, count_bytes: int) -> None:
-        self._words[_BYTES] += count_bytes
+        self.words[_BYTES] += count_bytes
 
     def add_delay(self, stamp_ns: int, delay_ns: int) -> None:
-        number = self._words[_STAMPED]
+        number = self.words[STAMPED]
         if number < self._samples_max:
-            at = _SAMPLES + 2 * number
-            self._words[at], self._words[at + 1] = stamp_ns, max(0, delay_ns)
-        self._words[_STAMPED] = number + 1
+            at = SAMPLES + 2 * number
+            self.words[at], self.words[at + 1] = stamp_ns, max(0, delay_ns)
+        self.words[STAMPED] = number + 1
 
     def samples(self) -> Iterator[tuple[int, int]]:
-        words = self._words[_SAMPLES : _SAMPLES + 2 * min(self.stamped, self._samples_max)]
+        words = self.words[SAMPLES : SAMPLES + 2 * min(self.stamped, self._samples_max)]
         return zip(words[::2], words[1::2], strict=True)
