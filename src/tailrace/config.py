@@ -146,7 +146,7 @@ class ConsumerConfig:
     def copied_batch_bytes(self) -> int:
         """Of a batch that comes from a file or through a connection: each costs a call or a round trip. Smaller where a
         rate is to be kept, which is done batch by batch."""
-        return self.batch_bytes or (2 * MIB if self.bytes_per_s is None else 512 * KIB)
+        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else 512 * KIB)
 
     @property
     def near_batch_bytes(self) -> int:

@@ -22,7 +22,7 @@ from .tally import Tally
 from .versions import NOTHING, Version
 from .ways import CONNECT_S, Ways
 
-_IN_FLIGHT = 8  # calls on their way at once; a frame is at most half a megabyte
+_IN_FLIGHT = 8  # calls on their way at once; a frame is rarely more than half a megabyte
 _OUTCOMES = tuple(Outcome)
 
 Frame = tuple[int, Block, Sequence[int]]  # the backend, the packed mutations, and the numbers of their keys

@@ -29,7 +29,8 @@ _RETRY_S = 0.2  # before a way that failed is tried again; doubled each time
 _RETRY_S_MAX = 5.0
 _FOLLOW_S = 0.2  # how often the registry is looked at while somebody mutates or asks
 _READING_S = 1.0  # … and while all only read: memory that is revoked and links that break say so themselves
-_FRAME_BYTES, _FRAME_BYTES_HERE = 64 << 10, 4 << 20
+_FRAME_BYTES, _FRAME_BYTES_MAX, _FRAME_BYTES_HERE = 64 << 10, 640 << 10, 4 << 20
+_FRAME_VALUES, _VALUE_MORE_BYTES = 8, 256  # with what a value has besides its bytes
 
 
 @dataclass(slots=True)
@@ -225,11 +226,13 @@ class Ways:
         local, entered = self._local.get(number), self._standing.backends.get(number)
         return local if local is not None and entered is not None and local.instance == entered.instance else None
 
-    def frame_bytes_max(self) -> int:
-        """How much to send at once: to this process all there is, since every piece waits for the interpreter's lock;
-        to others so little that they work on one while the next one is on its way."""
-        here = all(self.local(number) is not None for number in range(self.record.config.backends))
-        return _FRAME_BYTES_HERE if here else _FRAME_BYTES
+    def frame_bytes_max(self, value_bytes: int) -> int:
+        """How much to send at once, of values like this: to this process all there is, since every piece waits for the
+        interpreter's lock; to others so little that they work on one while the next one is on its way, but a few of
+        them even if they are large."""
+        if all(self.local(number) is not None for number in range(self.record.config.backends)):
+            return _FRAME_BYTES_HERE
+        return max(_FRAME_BYTES, min(_FRAME_VALUES * (value_bytes + _VALUE_MORE_BYTES), _FRAME_BYTES_MAX))
 
     def door(self, number: int, deadline_s: float = CONNECT_S) -> EngineDoor | None:
         """The engine to use for this backend, with a ticket for one connection; None: there is none, or none is
