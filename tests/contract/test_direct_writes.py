@@ -135,10 +135,15 @@ def test_a_full_disk_is_told_by_the_usual_way(tmp_path: Path) -> None:
 def test_after_a_sync_that_failed_the_appender_is_of_no_more_use(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     os.dup2(null := os.open("/dev/null", os.O_RDWR), pair.data._handle)  # it takes bytes, and cannot sync
-    pair.data.flush_with(0, b"abc", pair.index, 0, b"entry", passing=False)
-    for attempt in (pair.data.sync, lambda: pair.data.append(3, [b"x"])):
-        with pytest.raises(FileProblem, match="a flush failed"):
+    attempts = (
+        lambda: pair.data.flush_with(0, b"abc", pair.index, 0, b"entry", passing=False),
+        lambda: pair.data.append(0, [b"abc"]),
+        pair.data.sync,
+    )
+    for attempt in attempts:
+        with pytest.raises(FileProblem, match="could not flush"):
             attempt()
+    assert (pair.data.length, pair.index.length) == (0, 0)
     with PosixFiles(str(tmp_path)).view("folder/index") as view:
         assert view.length().readable_bytes == 0  # it is told of behind the data
     os.close(null)

@@ -119,34 +119,28 @@ def test_nothing_is_done_when_the_fence_has_no_name_any_more(files):
 
 
 def test_who_takes_over_between_two_turns_ends_it(tmp_path):
-    """It waits for the lock like anybody else, and gets it at some turn or other."""
+    """It waits for the lock like anybody else, and gets it between two turns, of which there are plenty."""
     data, index = File(tmp_path, "data"), File(tmp_path, "index")
-    content, over = bytes(1 << 20), threading.Event()
+    waits = threading.Event()
 
     def take_over() -> None:
-        mine = os.open(data.fence_path, os.O_RDWR)
-        fcntl.flock(mine, fcntl.LOCK_EX)
-        os.pwrite(mine, OTHERS, 0)
-        os.close(mine)
-        over.set()
+        elsewhere = os.open(data.fence_path, os.O_RDWR)
+        waits.set()
+        fcntl.flock(elsewhere, fcntl.LOCK_EX)
+        os.pwrite(elsewhere, OTHERS, 0)
+        os.close(elsewhere)
 
     thread = threading.Thread(target=take_over)
     thread.start()
-    told = True
-    while told:
-        index.fence_path.write_bytes(MINE)
-        if not over.is_set():
-            fence = os.open(data.fence_path, os.O_RDWR)  # as it was, unless it was just taken over
-            fcntl.flock(fence, fcntl.LOCK_EX)
-            if os.pread(fence, 128, 0) != OTHERS:
-                os.pwrite(fence, MINE, 0)
-            os.close(fence)
-        first, second = data.side(content), index.side(b"entry")
-        together(first, second)
-        told = first.told
+    waits.wait()
+    first, second = data.side(bytes(10_000)), index.side(b"entry")
+    together(first, second, turn_bytes=1)
     thread.join()
+    assert not first.whole
+    assert not first.told
     assert not second.told
     assert data.fence_path.read_bytes() == OTHERS
+    assert index.fence_path.read_bytes() == MINE
 
 
 def test_a_direct_handle_that_is_of_no_use_is_done_without(files):

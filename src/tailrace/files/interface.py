@@ -67,7 +67,8 @@ class Appender(Protocol):
     ) -> None:
         """Append here and to another file, and bring both to the disk side by side; the other one becomes readable
         behind this one. `passing`: what is appended here is read from elsewhere, as what is forgotten is. Free to do
-        nothing, or only a part of it, and raises nothing: length, append() and sync() tell and do what is left."""
+        nothing, or the first of the two alone: their lengths tell, and append() and sync() do what is left. An error
+        is one of sync(): the appenders are of no more use."""
         ...
 
     def sync(self) -> int:

@@ -243,7 +243,8 @@ class PosixFiles:
             finally:
                 fence.close()
 
-    def _refuse_if_fenced(self, fence: Fence, mine: FenceRecord, path: str, tried: str) -> None:
+    def _refuse_if_fenced(self, fence: Fence, mine: FenceRecord, path: str, tried: str) -> FenceRecord:
+        """The fence as it is, if it is ours."""
         if os.getpid() != self._pid:
             raise Fenced(
                 f"could not {tried} {path}: it was opened before this process was forked, and parent and child would "
@@ -251,7 +252,7 @@ class PosixFiles:
             )
         held = fence.read() if fence.linked() else None
         if held is not None and held.nonce == mine.nonce:
-            return
+            return held
         raise Fenced(
             f"could not {tried} {path}: {self._who(held, path)}. What was not flushed before stays unwritten; open "
             "again to take it back"
@@ -380,18 +381,25 @@ class PosixAppender:
     ) -> None:
         if self._swift is None or not isinstance(other, PosixAppender) or other._swift is None:
             return
-        with self._lock, other._lock:
-            if not (passing or self._has_room_for(content)) or not (self._is_at(offset) and other._is_at(other_offset)):
+        with self._lock, other._lock, suppress(FileProblem):  # append() will tell, and what to do about it
+            if not (self._is_at(offset) and other._is_at(other_offset)):
                 return
+            if not passing:
+                self._make_room_for(content)
             with self._fence.alone() as fence, other._fence.alone() as other_fence:
                 side = self._swift.side(fence, self._record, offset, content, passing=passing)
                 other_side = other._swift.side(other_fence, other._record, other_offset, other_content, passing=False)
-                flush_together(side, other_side)
-                self._took(side)
-                other._took(other_side)
+                try:
+                    flush_together(side, other_side)
+                finally:  # an interrupt comes right behind it: what was told stays told
+                    self._took(side)
+                    other._took(other_side)
             if 2 * side.passed > self._length - offset:
                 # What is in memory of it all the same, readers have brought: others want it, too.
                 self._forgotten = self._length
+        for appender in (self, other):
+            if appender._broken is not None:
+                raise FileProblem(appender._broken)
 
     def _is_at(self, offset: int) -> bool:
         """Whether it ends there, and all of it is synced, and it is ours as far as we know."""
@@ -399,17 +407,21 @@ class PosixAppender:
         return is_ours and offset == self._length == self._flushed
 
     def _took(self, side: Side) -> None:
+        """What was written and not told of is no part of the file: whoever tries again writes it again."""
         assert self._swift is not None
         self._swift.learn(side)
-        if side.whole:
-            self._length = side.end
         if side.told:
-            self._flushed, self._record = side.end, replace(self._record, flushed_bytes=side.end)
+            self._length = self._flushed = side.end
+            self._record = replace(self._record, flushed_bytes=side.end)
         elif side.sync_error:
             self._broken = str(explain(OSError(side.sync_error, os.strerror(side.sync_error)), "flush", self._path))
 
-    def _has_room_for(self, content: Buffer) -> bool:
-        return self._length < _RESERVE_FROM or self._length + len(memoryview(content).cast("B")) <= self._reserved
+    def _make_room_for(self, content: Buffer) -> None:
+        end = self._length + len(memoryview(content).cast("B"))
+        if self._length >= _RESERVE_FROM and end > self._reserved:
+            with explained("append to", self._path), self._fence.locked():
+                self._refuse_if_fenced("append to")
+                self._reserve(end)
 
     def _reserve(self, end: int) -> None:
         """Ahead of what is about to be written. The fence is ours, and locked."""
@@ -449,8 +461,8 @@ class PosixAppender:
         try:
             self._disk.sync(self._handle)
             with self._fence.locked():
-                self._refuse_if_fenced("flush")
-                self._record = replace(self._record, flushed_bytes=covered)
+                told = self._refuse_if_fenced("flush").flushed_bytes
+                self._record = replace(self._record, flushed_bytes=max(covered, told))
                 self._fence.write(self._record)
         except FileProblem as seen:
             return seen
@@ -486,10 +498,11 @@ class PosixAppender:
                 return
             # Best effort: it only spares others the wait for somebody who will not come back.
             with suppress(OSError, FileProblem), self._fence.locked():
-                self._refuse_if_fenced("close")
-                if self._reserved > self._length:
-                    self._disk.truncate(self._handle, self._length)
-                self._fence.write(replace(self._record, state=State.REVOKED))
+                # What the fence tells of stays, also if an interrupt has kept us from knowing it.
+                held = self._refuse_if_fenced("close")
+                if self._reserved > (length := max(self._length, held.flushed_bytes)):
+                    self._disk.truncate(self._handle, length)
+                self._fence.write(replace(held, state=State.REVOKED))
             self._close()
 
     def _close(self) -> None:
@@ -506,8 +519,8 @@ class PosixAppender:
         if self._broken:
             raise FileProblem(f"{self._path} cannot be appended to any more, since a flush failed: {self._broken}")
 
-    def _refuse_if_fenced(self, tried: str) -> None:
-        self._files._refuse_if_fenced(self._fence, self._record, self._path, tried)
+    def _refuse_if_fenced(self, tried: str) -> FenceRecord:
+        return self._files._refuse_if_fenced(self._fence, self._record, self._path, tried)
 
 
 class PosixView:

@@ -16,8 +16,9 @@ from ..native.fenced import Side, flush
 from .fence import FenceRecord
 
 _DIRECT_LEAST_BYTES = 256 << 10  # below it, the kernel's copy is cheaper than waiting for the disk
-# What passes memory by waits for the disk with the fence locked: behind so much, whoever wants the fence can have it.
-_TURN_BYTES = 4 << 20
+# The disk is waited for with the fence locked: behind so much, which is more than most flushes have, whoever wants the
+# fence can have it.
+_TURN_BYTES = 32 << 20
 _NEVER = -1
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 

@@ -1039,10 +1039,6 @@ cdef inline bint _has(uint32_t home, uint32_t backend, uint32_t backends, uint32
     return first_copy <= copy < copies
 
 
-cdef enum:
-    _LONG_BYTES = 32 << 10  # copying so much takes long enough to let others have the interpreter meanwhile
-
-
 cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *contents, version, list expected,
                uint32_t expiry_s, uint32_t *homes, uint32_t backends, uint32_t copies, uint32_t first_copy,
                uint64_t frame_bytes_max):
@@ -1054,7 +1050,6 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *con
     cdef tr_frame_header head
     cdef Block frame
     cdef uint8_t *at
-    cdef const char *key_at
     cdef bint all_of_them
     memset(&header, 0, sizeof(header))
     header.kind, header.expiry_s, header.version.clock, header.version.client = kind, expiry_s, version[0], version[1]
@@ -1085,12 +1080,7 @@ cdef _pack_for(list packed, uint32_t backend, int kind, list keys, tr_slice *con
                 header.version.sequence = first_sequence + <uint32_t> i
                 if expected is not None:
                     header.expected.clock, header.expected.client, header.expected.sequence = expected[i]
-                key_at = PyBytes_AS_STRING(keys[i])
-                if contents[i].count < _LONG_BYTES:
-                    at = tr_mutation_write(at, &header, key_at, contents[i].at)
-                else:
-                    with nogil:
-                        at = tr_mutation_write(at, &header, key_at, contents[i].at)
+                at = tr_mutation_write(at, &header, PyBytes_AS_STRING(keys[i]), contents[i].at)
                 if not all_of_them:
                     (<list> numbers).append(i)
             i += 1

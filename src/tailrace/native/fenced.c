@@ -7,9 +7,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MEMORY_ALIGNMENT = 512, STACK_BYTES = 64 << 10 };
+enum { PAGE = 4096, MEMORY_ALIGNMENT = 512, STACK_BYTES = 64 << 10, PAUSE_NS = 2000000 };
 
 /* 0: it is locked, and ours. */
 static int enter(const tr_side *side) {
@@ -39,13 +40,13 @@ static int write_all(int file, const uint8_t *bytes, size_t count, uint64_t offs
 }
 
 /* How many bytes went past the page cache: whole pages, from the first on. If it fails, the file system wants something
- * else than we do; or the disk is full or bad, as the usual way will tell. */
+ * else than we do, and always will; or the disk is full or bad, as the usual way will tell. */
 static size_t write_direct(int *direct, const uint8_t *bytes, size_t count, uint64_t offset) {
     size_t done = 0;
     while (done < count) {
         ssize_t more = pwrite(*direct, bytes + done, count - done, (off_t)(offset + done));
         if (more < 0 && errno == EINTR) continue;
-        if (more < 0) *direct = -1;
+        if (more < 0 && (errno == EINVAL || errno == EOPNOTSUPP || errno == EBADF)) *direct = -1;
         if (more <= 0) break;
         done += (size_t)more;
         if (done % PAGE) break;
@@ -76,11 +77,13 @@ static int write_turn(tr_side *side, size_t count, size_t direct_least) {
     return 0;
 }
 
+/* Whoever wants the fence tries for it every millisecond: between two turns it is free for longer than that. */
 static int write_side(tr_side *side, size_t turn_bytes, size_t direct_least) {
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
     while (side->written < side->count) {
-        size_t turn = turn_bytes - (size_t)((side->offset + side->written) % turn_bytes);
         size_t rest = side->count - side->written;
-        int error = write_turn(side, turn < rest ? turn : rest, direct_least);
+        if (side->written) nanosleep(&pause, NULL);
+        int error = write_turn(side, turn_bytes < rest ? turn_bytes : rest, direct_least);
         if (error) return error;
     }
     return 0;
@@ -113,7 +116,7 @@ static int tell(tr_side *side) {
 
 int tr_fenced_flush(tr_side *first, tr_side *second, size_t turn_bytes, size_t direct_least) {
     pthread_t helper;
-    int error = write_side(second, second->count ? second->count : 1, SIZE_MAX);
+    int error = write_side(second, SIZE_MAX, SIZE_MAX);
     if (error) return error;
     int helped = !begin_to_sync(&helper, second);
     error = write_side(first, turn_bytes, direct_least);

@@ -29,7 +29,7 @@ typedef struct {
 
 /* Append to both and bring both to the disk, the second while the first is written; then tell of the first, then of the
  * second. 0, an errno or TR_FENCED_OTHERWISE; both sides tell how far it came. The first is written in turns of
- * `turn_bytes`, with the fence free in between. Whole pages of it go past the page cache if there are `direct_least`
+ * `turn_bytes`, with the fence free for a moment in between. Whole pages of it go past the page cache if there are `direct_least`
  * bytes of them and memory lies as the disk wants it. */
 int tr_fenced_flush(tr_side *first, tr_side *second, size_t turn_bytes, size_t direct_least);
 

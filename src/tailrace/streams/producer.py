@@ -266,14 +266,12 @@ class Producer:
             if self._unflushed:  # an earlier try failed: its messages come before those sent since
                 self._flush_taken()
             self._unflushed = self._packer.take()
-            self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
+            self._count_unflushed()
             self._flush_taken()
 
     def _flush_taken(self) -> None:
         """Make what was taken durable. What is leaves `_unflushed`, whatever happens to the rest or to us."""
         shards = list(self._unflushed)
-        if not shards:
-            return
         try:
             if self._pool is None or len(shards) == 1:
                 problems = [_attempt(lambda shard=shard: self._append(shard)) for shard in shards]  # type: ignore[misc]
@@ -283,8 +281,11 @@ class Producer:
                     problems = [future.result() for future in running]
                 finally:
                     wait(running)  # an interrupt must not leave them at work behind our back
-        finally:
-            self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
+        except BaseException:  # an interrupt; and whoever was at work may have done all of it
+            self._count_unflushed()
+            self._make_room()
+            raise
+        self._count_unflushed()
         failed = [problem for problem in problems if problem]
         fenced = next((problem for problem in failed if isinstance(problem, Fenced)), None)
         self._fenced = fenced
@@ -298,6 +299,9 @@ class Producer:
                 "messages are still here: mend the cause and call flush() again"
             ) from failed[0]
         self._failure = None
+
+    def _count_unflushed(self) -> None:
+        self._unflushed_bytes = sum(map(_size, self._unflushed.values()))
 
     def _make_room(self) -> None:
         with self._room:

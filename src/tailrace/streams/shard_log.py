@@ -249,14 +249,14 @@ class _OpenSegment:
         # Side by side, but the index is told of behind the data. What a power loss leaves of either is judged by sums.
         start, offset = packed.start - self.segment.data_base, entry_offset(self.entries)
         data, entries = memoryview(packed.data), memoryview(packed.entries)
-        self._data.flush_with(start, data, self._index, offset, entries, passing=passing)
+        self._attempt(lambda: self._data.flush_with(start, data, self._index, offset, entries, passing=passing))
         if self._data.length == start:  # otherwise this, or an earlier try, came further
             self._data.append(start, [data])
         assert self._data.length == packed.end - self.segment.data_base
         if self._index.length == offset:
             self._index.append(offset, [entries])
-        self._flush(self._data)
-        self._flush(self._index)
+        self._attempt(self._data.sync)
+        self._attempt(self._index.sync)
         self.entries += packed.count
         fitting = chunk_size_for(len(packed.data))
         self._chunk_bytes = self._chunk_bytes or fitting
@@ -265,9 +265,9 @@ class _OpenSegment:
             self._data.forget(self._data.length - WARM_BYTES)
             self._index.forget(self._index.length - _INDEX_WARM_BYTES)
 
-    def _flush(self, appender: Appender) -> None:
+    def _attempt(self, flush: Callable[[], object]) -> None:
         try:
-            appender.sync()
+            flush()
         except BaseException:
             self.broken = True
             raise
