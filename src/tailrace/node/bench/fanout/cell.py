@@ -20,7 +20,8 @@ from .tally import Slot
 @dataclass(frozen=True, slots=True)
 class Amounts:
     rate_per_s: float = 25.0
-    delay_s: float = 6.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100
+    delay_s: float = 6.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100 …
+    crowd_delay_s: float = 15.0  # … and that three are not, where it is the delay that is compared
     warm_s: float = 1.5
     full_s: float = 1.2
     catch_up_s: float = 3.0  # for messages on their way when the producer stops; later ones count as lost

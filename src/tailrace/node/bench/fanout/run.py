@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -40,7 +41,7 @@ CONSUMERS_QUICK = (1, 2)
 CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
 _IDLE_QUICK = IdleAmounts(consumers=3, settle_s=0.5, idle_s=0.5)
-_QUICK = Amounts(rate_per_s=50, delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
+_QUICK = Amounts(rate_per_s=50, delay_s=0.4, crowd_delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
 Progress = Callable[[str], None]
 
 
@@ -135,7 +136,7 @@ class _Contest:
         crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
         for contender in [self._wake, *([] if crowd in numbers else [self.ours, *self.abroad, *self.peers])]:
             self._progress(f"{crowd} consumers, delay only: {contender.name}")
-            if cell := self._cell(contender, crowd, full=False):
+            if cell := self._cell(contender, crowd, crowd=True):
                 cells.setdefault(contender.name, {})[crowd] = cell
         busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
@@ -154,9 +155,10 @@ class _Contest:
             self.failed.append(f"{amounts.consumers} idle consumers: {seen}")
             return {}
 
-    def _cell(self, contender: Contender, consumers: int, *, full: bool = True) -> Cell | None:
+    def _cell(self, contender: Contender, consumers: int, *, crowd: bool = False) -> Cell | None:
+        amounts = replace(self.amounts, delay_s=self.amounts.crowd_delay_s) if crowd else self.amounts
         try:
-            cell = measure(contender, consumers, self.amounts, delays=contender.delays, full=full)
+            cell = measure(contender, consumers, amounts, delays=contender.delays, full=not crowd)
         except PeerFailed as seen:
             # One cell less, and it is said; the others are worth having.
             self.failed.append(f"{consumers} consumers: {seen}")
