@@ -379,7 +379,7 @@ class Cache:
             config.backends,
             config.copies if copies is None else copies,
             first_copy,
-            self._ways.frame_bytes_max(len(memoryview(batch.values[0])) if batch.values else 0),
+            self._ways.frame_bytes_max(memoryview(batch.values[0]).nbytes if batch.values else 0),
         )
         return self._post.send(
             frames, len(batch.keys), deadline_at, config.copies - config.quorum if spare is None else spare
