@@ -100,7 +100,9 @@ def test_a_flush_without_room_is_tried_again_when_there_is_some(world: tailrace.
 def test_an_interrupt_during_a_flush_takes_nothing_back(
     world: tailrace.World, monkeypatch: pytest.MonkeyPatch, behind: bool
 ) -> None:
-    """Right behind the native call, which is where one that came during it is noticed; or before it."""
+    """Right behind the native call, which is where one that came during it is noticed; or before it. Without a cache,
+    which would hear of it with the next flush only."""
+    world.create_stream("s", cached=False)
     flush_together: Callable[..., None] = posix.flush_together
 
     def interrupted(*sides: Any) -> None:
