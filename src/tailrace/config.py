@@ -144,9 +144,9 @@ class ConsumerConfig:
 
     @property
     def copied_batch_bytes(self) -> int:
-        """Of a batch that comes from a file or through a connection: each costs a call or a round trip. Smaller where a
-        rate is to be kept, which is done batch by batch."""
-        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else 512 * KIB)
+        """Of a batch that comes from a file or through a connection: it fits a core's cache, where it is written, summed
+        and read. Smaller where a rate is to be kept, which is done batch by batch."""
+        return self.batch_bytes or (1 * MIB if self.bytes_per_s is None else 512 * KIB)
 
     @property
     def near_batch_bytes(self) -> int:

@@ -173,6 +173,7 @@ def test_producers_go_on_while_snapshots_are_taken_and_views_load(world: tailrac
     def produce() -> None:
         while not stop.is_set():
             send_random(producer, model, source, 50)
+            producer.flush()  # as fast as the disk lets it: in this process views could not keep up with more
 
     thread = threading.Thread(target=produce)
     thread.start()

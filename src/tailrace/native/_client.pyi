@@ -49,6 +49,7 @@ class Couriers:
 
 class Follower:
     entries_max: int
+    ahead_bytes: int
     @property
     def at_end(self) -> bool: ...
     @property

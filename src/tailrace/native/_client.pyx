@@ -5,7 +5,7 @@ What decides is in cell_client.c. A CellClient lets go of the interpreter's lock
 belongs to one thread at a time and says so when two come at once.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset, strdup
@@ -201,6 +201,7 @@ TICKET_BYTES = 32
 cdef uint64_t _UNKNOWN = 0xFFFFFFFFFFFFFFFF
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
+    _TOLD_NS = 100 * 1000 * 1000  # for so long lengths that were said tell of enough, if they do
     _ENTRIES_FIRST = 1024  # as long as nobody knows how large messages are
     _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
     _FEW = 64  # keys that are looked up while holding the interpreter's lock, if they are in memory
@@ -681,6 +682,9 @@ cdef class Follower:
 
     `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave. `holds`: it has
     clients of both caches, and `glance` looks with them. `entries_max`: where the segment ends, once that is known.
+
+    Where each question is a round trip, few are asked: `ahead_bytes` beyond a batch bring entries for several of them,
+    and who knows of more than a batch does not ask how much there is.
     """
     cdef CellClient lengths, data
     cdef uint64_t until_ns
@@ -698,6 +702,9 @@ cdef class Follower:
     cdef tr_segment_lengths told
     cdef uint64_t told_ns
     cdef uint64_t typical_bytes  # of a message, as far as is known
+    cdef public uint64_t ahead_bytes  # entries are read for so many bytes of messages at once
+    cdef object window  # entries that were read: window_count of them from window_entry on
+    cdef uint64_t window_entry, window_count
     cdef object room
     cdef readonly bint at_end
 
@@ -737,48 +744,33 @@ cdef class Follower:
         """(entries from this one on, the data of all of them); None: nothing, or nothing that could be had at first
         sight. `start`: where the message of the first entry begins."""
         cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
-        cdef uint64_t fresh, offset, size, skip, count, length, first, wanted
-        cdef int64_t told
-        cdef int other = 1 - self.side
+        cdef uint64_t fresh, wanted, count, length, offset, skip, first, size
         cdef bint last
         cdef Py_buffer view
         cdef const tr_entry *entries
         self.at_end = False
-        told = lengths.fetch(self.lengths_key, self.raw[other], _LENGTHS_ROOM, deadline_ns)
-        if told < 0:
-            return None
-        if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
-            self.side, self.raw_count, self.told_ns = other, told, now_ns
-            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.index_end) and \
-                self.told.data_base == self.data_base and self.told.index_base == self.index_base and \
-                self.told.index_chunk_bytes == self.index_chunk and self.told.data_chunk_bytes == self.data_chunk
+        # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
+        wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
+        wanted = min(wanted, <uint64_t> _ENTRIES_MAX)
+        if not self.known or now_ns > self.told_ns + <uint64_t> _TOLD_NS or self.fresh() < entry + wanted:
+            if not self.hear(lengths, now_ns, deadline_ns):
+                return None
         if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
             return None
-        fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES \
-            if self.told.index_cached > self.header_bytes else 0
+        fresh = self.fresh()
         last = self.index_end == _UNKNOWN and self.entries_max == _UNKNOWN and \
             self.told.index_cached == self.told.index_durable
-        if self.index_end != _UNKNOWN:  # where a segment ends is said by its successor, not by whoever wrote it
-            offset = self.index_base + self.header_bytes
-            fresh = min(fresh, (self.index_end - offset) // TR_ENTRY_BYTES if self.index_end > offset else 0)
-        fresh = min(fresh, self.entries_max)
         if fresh <= entry:
             self.at_end = last and fresh == entry
             return None
-        fresh -= entry
-        # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
-        wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
-        count = min(fresh, min(wanted, <uint64_t> _ENTRIES_MAX))
-        offset, size = self.header_bytes + entry * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES
-        first, skip = offset // self.index_chunk, offset % self.index_chunk
-        length = (skip + size + self.index_chunk - 1) // self.index_chunk
-        window = self.room(length * self.index_chunk)
-        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
+        count = min(fresh - entry, wanted)
+        if not self.window_entry <= entry <= entry + count <= self.window_entry + self.window_count and \
+                not self.read_entries(data, entry, min(fresh - entry, self.entries_ahead(wanted)), deadline_ns):
+            return None
+        offset = (entry - self.window_entry) * TR_ENTRY_BYTES
+        PyObject_GetBuffer(self.window, &view, PyBUF_SIMPLE)
         try:
-            if skip % 8 or not data.gather(self.index_key, first, length, <uint8_t *> view.buf, self.index_chunk,
-                                           skip + size - (length - 1) * self.index_chunk, deadline_ns):
-                return None
-            entries = <const tr_entry *> (<const uint8_t *> view.buf + skip)
+            entries = <const tr_entry *> (<const uint8_t *> view.buf + offset)
             count = max(<uint64_t> tr_count_to_position(entries, count, start + bytes_max), <uint64_t> 1)
             length = entries[count - 1].end - start
         finally:
@@ -786,20 +778,71 @@ cdef class Follower:
         if length - 1 >= bytes_max or start < self.data_base:  # nothing, or one large message, or what cannot be
             return None
         self.typical_bytes = max(length // count, <uint64_t> 1)
-        index = memoryview(window)[skip:skip + count * TR_ENTRY_BYTES]
+        index = self.window[offset:offset + count * TR_ENTRY_BYTES]
+        self.at_end = last and entry + count == fresh
         offset = start - self.data_base
         first, skip, size = offset // self.data_chunk, offset % self.data_chunk, length
         length = (skip + size + self.data_chunk - 1) // self.data_chunk
-        window = self.room(length * self.data_chunk)
-        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
+        found = self.room(length * self.data_chunk)
+        PyObject_GetBuffer(found, &view, PyBUF_WRITABLE)
         try:
             if not data.gather(self.data_key, first, length, <uint8_t *> view.buf, self.data_chunk,
                                skip + size - (length - 1) * self.data_chunk, deadline_ns):
+                self.at_end = False
                 return None
         finally:
             PyBuffer_Release(&view)
-        self.at_end = last and count == fresh
-        return index, memoryview(window)[skip:skip + size]
+        return index, memoryview(found)[skip:skip + size]
+
+    cdef bint hear(self, CellClient lengths, uint64_t now_ns, uint64_t deadline_ns) except *:
+        """What is said of the shard by now; whether anything is."""
+        cdef int other = 1 - self.side
+        cdef int64_t told = lengths.fetch(self.lengths_key, self.raw[other], _LENGTHS_ROOM, deadline_ns)
+        if told < 0:
+            return False
+        if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
+            self.side, self.raw_count, self.told_ns = other, told, now_ns
+            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.index_end) and \
+                self.told.data_base == self.data_base and self.told.index_base == self.index_base and \
+                self.told.index_chunk_bytes == self.index_chunk and self.told.data_chunk_bytes == self.data_chunk
+        return True
+
+    cdef uint64_t fresh(self) noexcept:
+        """How many entries the cache has, as was said."""
+        cdef uint64_t fresh = 0, begin = self.index_base + self.header_bytes
+        if self.told.index_cached > self.header_bytes:
+            fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES
+        if self.index_end != _UNKNOWN:  # where a segment ends is said by its successor, not by whoever wrote it
+            fresh = min(fresh, (self.index_end - begin) // TR_ENTRY_BYTES if self.index_end > begin else 0)
+        return min(fresh, self.entries_max)
+
+    cdef uint64_t entries_ahead(self, uint64_t wanted) noexcept:
+        """How many to read at once, when so many are needed now."""
+        if not self.ahead_bytes or not self.typical_bytes:
+            return wanted
+        return max(wanted, min(self.ahead_bytes // self.typical_bytes, <uint64_t> _ENTRIES_MAX))
+
+    cdef bint read_entries(self, CellClient data, uint64_t entry, uint64_t count, uint64_t deadline_ns) except *:
+        """These into the window; whether the cache has them."""
+        cdef uint64_t offset = self.header_bytes + entry * TR_ENTRY_BYTES, size = count * TR_ENTRY_BYTES
+        cdef uint64_t first = offset // self.index_chunk, skip = offset % self.index_chunk
+        cdef uint64_t length = (skip + size + self.index_chunk - 1) // self.index_chunk
+        cdef Py_buffer view
+        cdef bint found
+        self.window, self.window_entry, self.window_count = None, 0, 0
+        if skip % 8:
+            return False
+        window = self.room(length * self.index_chunk)
+        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
+        try:
+            found = data.gather(self.index_key, first, length, <uint8_t *> view.buf, self.index_chunk,
+                                skip + size - (length - 1) * self.index_chunk, deadline_ns)
+        finally:
+            PyBuffer_Release(&view)
+        if found:
+            self.window = memoryview(window)[skip:skip + size]
+            self.window_entry, self.window_count = entry, count
+        return found
 
 
 cdef class Watcher:

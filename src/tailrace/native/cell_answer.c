@@ -46,15 +46,16 @@ static void bring_home(tr_outbox *out) {
     out->lents_count = 0;
 }
 
-size_t tr_outbox_pieces(const tr_outbox *out, struct iovec pieces[TR_PIECES_MAX]) {
-    size_t count = 0, at = 0;
-    for (uint32_t i = 0; i < out->lents_count; i++) {
+size_t tr_outbox_pieces(const tr_outbox *out, size_t from, size_t to, struct iovec pieces[TR_PIECES_MAX]) {
+    size_t count = 0, at = from;
+    for (uint32_t i = 0; i < out->lents_count && out->lents[i].begin < to; i++) {
         const tr_lent *lent = &out->lents[i];
+        if (lent->begin < from) continue;
         if (lent->begin > at) pieces[count++] = (struct iovec){out->at + at, lent->begin - at};
         pieces[count++] = (struct iovec){(void *)lent->from, lent->bytes};
         at = lent->begin + lent->bytes;
     }
-    if (out->used > at) pieces[count++] = (struct iovec){out->at + at, out->used - at};
+    if (to > at) pieces[count++] = (struct iovec){out->at + at, to - at};
     return count;
 }
 

@@ -66,8 +66,9 @@ int tr_request_answer(tr_source *source, const uint8_t *request, uint32_t *next,
 /* An answer to what was no request. */
 void tr_request_refuse(const tr_source *source, tr_outbox *out);
 
-/* Where the bytes of an outbox lie, in their order: how many pieces. */
-size_t tr_outbox_pieces(const tr_outbox *out, struct iovec pieces[TR_PIECES_MAX]);
+/* Where the bytes of an outbox from one place to another lie, in their order: how many pieces. No entry that is lent
+ * lies across one of both places. */
+size_t tr_outbox_pieces(const tr_outbox *out, size_t from, size_t to, struct iovec pieces[TR_PIECES_MAX]);
 
 /* A copy of all but the first `skipped` bytes of an outbox. */
 void tr_outbox_copy(const tr_outbox *out, size_t skipped, uint8_t *to);

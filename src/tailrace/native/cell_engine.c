@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -314,18 +315,8 @@ static ssize_t receive(tr_engine *engine, connection *connection, uint8_t *to, s
     return got;
 }
 
-/* What is in one piece costs the kernel less than a list of one. */
-static ssize_t send_pieces(int socket, struct iovec *pieces, size_t pieces_count) {
-    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_count};
-    return pieces_count == 1 ? send(socket, pieces->iov_base, pieces->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                             : sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-/* `count`: the bytes of all pieces. */
-static ssize_t transmit_pieces(tr_engine *engine, connection *connection, struct iovec *pieces, size_t pieces_count,
-                               size_t count) {
-    ssize_t sent = send_pieces(connection->socket, pieces, pieces_count);
-    while (sent < 0 && errno == EINTR) sent = send_pieces(connection->socket, pieces, pieces_count);
+/* What send() and its kin said: how many bytes were taken; -1: the connection is gone. */
+static ssize_t taken(tr_engine *engine, connection *connection, ssize_t sent, size_t count) {
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
         hang_up(engine, connection);
         return -1;
@@ -336,8 +327,60 @@ static ssize_t transmit_pieces(tr_engine *engine, connection *connection, struct
     return sent;
 }
 
+/* What is in one piece costs the kernel less than a list of one. */
+static ssize_t send_pieces(int socket, struct iovec *pieces, size_t pieces_count, int flags) {
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = pieces_count};
+    ssize_t sent;
+    do {
+        sent = pieces_count == 1 ? send(socket, pieces->iov_base, pieces->iov_len, flags | MSG_DONTWAIT | MSG_NOSIGNAL)
+                                 : sendmsg(socket, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
 static ssize_t transmit(tr_engine *engine, connection *connection, const uint8_t *from, size_t count) {
-    return transmit_pieces(engine, connection, &(struct iovec){(void *)from, count}, 1, count);
+    return taken(engine, connection, send_pieces(connection->socket, &(struct iovec){(void *)from, count}, 1, 0), count);
+}
+
+/* An entry by reference: its pages wait in the socket until the peer takes them, and nobody here copies them. As with a
+ * network card that reads memory, whoever gets them may find them written over, and proves them. */
+static ssize_t send_lent(tr_engine *engine, connection *connection, const tr_lent *lent) {
+    const tr_view *view = &engine->source.view;
+    off_t offset = (off_t)((const uint8_t *)lent->from - (const uint8_t *)view->data);
+    const off_t end = offset + (off_t)lent->bytes;
+    ssize_t got;
+    do {
+        got = sendfile(connection->socket, view->data_file, &offset, (size_t)(end - offset));
+    } while (offset < end && (got > 0 || (got < 0 && errno == EINTR)));
+    const size_t sent = lent->bytes - (size_t)(end - offset);
+    if (!got) errno = EIO; /* a file that is shorter than its mapping */
+    return taken(engine, connection, sent ? (ssize_t)sent : got, lent->bytes);
+}
+
+static ssize_t transmit_part(tr_engine *engine, connection *connection, size_t from, size_t to, int flags) {
+    struct iovec pieces[TR_PIECES_MAX];
+    const size_t count = tr_outbox_pieces(&engine->out, from, to, pieces);
+    return taken(engine, connection, send_pieces(connection->socket, pieces, count, flags), to - from);
+}
+
+/* As much of the outbox as the kernel takes. */
+static ssize_t transmit_outbox(tr_engine *engine, connection *connection) {
+    const tr_outbox *out = &engine->out;
+    size_t sent = 0;
+    for (uint32_t i = 0; i < out->lents_count; i++) {
+        const tr_lent *lent = &out->lents[i];
+        if (lent->bytes < TR_ENGINE_BY_REFERENCE) continue;
+        for (int head = 1; head >= 0; head--) {
+            const size_t end = head ? lent->begin : lent->begin + lent->bytes;
+            ssize_t got = head ? transmit_part(engine, connection, sent, end, MSG_MORE) : send_lent(engine, connection, lent);
+            if (got < 0) return -1;
+            sent += (size_t)got;
+            if (sent < end) return (ssize_t)sent;
+        }
+    }
+    if (sent == out->used) return (ssize_t)sent;
+    ssize_t got = transmit_part(engine, connection, sent, out->used, 0);
+    return got < 0 ? got : (ssize_t)sent + got;
 }
 
 /* ---- before a ticket */
@@ -434,10 +477,9 @@ static int settle(tr_engine *engine, connection *connection) {
 /* Send this turn's answers, and keep what is not taken. */
 static void hand_over(tr_engine *engine, connection *connection) {
     tr_outbox *out = &engine->out;
-    struct iovec pieces[TR_PIECES_MAX];
     if (!out->used) return;
     publish(engine);
-    ssize_t sent = transmit_pieces(engine, connection, pieces, tr_outbox_pieces(out, pieces), out->used);
+    ssize_t sent = transmit_outbox(engine, connection);
     if (sent < 0) return;
     /* Whoever takes a turn's answer at once gets more in the next. Whoever does not makes us keep it. */
     int is_taken = (size_t)sent == out->used;
@@ -817,6 +859,7 @@ static int open_listener(tr_engine *engine, char *why) {
 static int prepare(tr_engine *engine, char *why) {
     const tr_engine_config *config = &engine->config;
     engine->source.view.folder = strdup(config->folder);
+    engine->source.view.lends = 1;
     engine->inbox = malloc(config->request_bytes_max);
     engine->out.room = TR_ENGINE_QUANTUM + TR_ENGINE_PART + TR_ANSWER_ROOM;
     engine->out.at = malloc(engine->out.room);

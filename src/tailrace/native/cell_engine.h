@@ -23,6 +23,7 @@ enum {
     TR_ENGINE_QUANTUM_FIRST = 64 << 10, /* the same for a peer that has not shown yet how much it takes */
     TR_ENGINE_READS = 2 << 20,          /* bytes of answers between two looks at mutations, about */
     TR_ENGINE_PART = 64 << 10,          /* bytes of one answer, about: a link works on it while the next one comes */
+    TR_ENGINE_BY_REFERENCE = 32 << 10,  /* bytes of an entry: a smaller one is copied sooner than its pages are listed */
     TR_ENGINE_GREETING_MAX = 256, /* connections without a ticket yet */
     TR_ENGINE_TICKETS_MAX = 4096, /* tickets that nobody took yet */
     TR_ENGINE_PENDING_LEAST = 1 << 20,

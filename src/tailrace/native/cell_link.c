@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cell_round_trip.h"
+
 enum {
     CHUNK_BYTES = TR_ANSWER_BYTES_MOST, /* of the memory for answers: one item lies in one chunk */
     CHUNKS_KEPT = 8,        /* when a question needed more, and the next one does not */
@@ -23,6 +25,11 @@ enum {
     AHEAD = 1 << 10,        /* bytes received beside a value that has a place: enough to know where the next one goes */
     LANDED_LEAST = 4 << 10, /* bytes of a value that is worth it */
     GAP_LEAST = 4 << 10,    /* bytes that nobody needs, before what is behind them is moved there */
+    /* A new connection may have ten segments on its way, of up to 64 KiB on one host. An engine that may send no more
+     * is woken for every few of them, and wakes us for each: that costs more than all the bytes do. */
+    WINDOW_LEAST = 512 << 10,
+    WINDOW_MOST = 16 << 20,
+    BYTES_PER_US = 2500, /* of a fast network */
 };
 
 /* A request on its way, oldest first. Its probes are the next `items` of the ring of probes. */
@@ -53,6 +60,7 @@ struct tr_link {
     char why[TR_WHY_BYTES];
     tr_cell_head head;
     uint32_t request_bytes_max, answer_bytes_max;
+    size_t window;
     uint64_t tag;
     size_t pending;
     ring questions_ring, probes_ring;
@@ -607,6 +615,7 @@ void tr_link_forget(tr_link *link) {
 
 int tr_link_fd(const tr_link *link) { return link->socket; }
 short tr_link_events(const tr_link *link) { return POLLIN | (link->out_at < link->out_count ? POLLOUT : 0); }
+size_t tr_link_window(const tr_link *link) { return link->window; }
 const tr_cell_head *tr_link_head(const tr_link *link) { return &link->head; }
 size_t tr_link_pending(const tr_link *link) { return link->pending; }
 const char *tr_link_why(const tr_link *link) { return link->why; }
@@ -760,6 +769,8 @@ int tr_link_open(tr_link **opened, const char *host, uint16_t port, const uint8_
         free(link);
         return error;
     }
+    const size_t under_way = (size_t)tr_round_trip_us(link->socket) * BYTES_PER_US;
+    link->window = under_way < WINDOW_LEAST ? WINDOW_LEAST : under_way < WINDOW_MOST ? under_way : WINDOW_MOST;
     link->request_bytes_max = told.request_bytes_max;
     link->answer_bytes_max = told.answer_bytes_max;
     link->head = (tr_cell_head){

@@ -38,6 +38,10 @@ int tr_link_connect(int *connected, tr_welcome *told, const char *host, uint16_t
 int tr_link_fd(const tr_link *link);
 short tr_link_events(const tr_link *link);
 
+/* How many bytes of values to ask for at once, so that the engine has always something to send and never has to wait for
+ * room: about what is on its way on a fast network. */
+size_t tr_link_window(const tr_link *link);
+
 /* The cell's instance, configuration, generation and size, as the last answer told them. */
 const tr_cell_head *tr_link_head(const tr_link *link);
 

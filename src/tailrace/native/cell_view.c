@@ -34,8 +34,8 @@ static int refuse(char *why, const char *folder, const char *what, uint64_t seen
     return EINVAL;
 }
 
-/* Open a file of the folder, whose size must be known. The mapping outlives the descriptor. */
-static int map_file(const char *folder, const char *name, uint64_t bytes, const tr_word **mapped, char *why) {
+/* Open a file of the folder, whose size must be known. The mapping outlives the descriptor, unless somebody keeps it. */
+static int map_file(const char *folder, const char *name, uint64_t bytes, const tr_word **mapped, int *kept, char *why) {
     char path[4096], what[64];
     struct stat about;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return ENAMETOOLONG;
@@ -54,7 +54,10 @@ static int map_file(const char *folder, const char *name, uint64_t bytes, const 
         else
             *mapped = memory;
     }
-    close(file);
+    if (kept && !error)
+        *kept = file;
+    else
+        close(file);
     return error;
 }
 
@@ -62,7 +65,7 @@ static int map_file(const char *folder, const char *name, uint64_t bytes, const 
  * odd for good, because the backend was killed there. */
 static int copy_head(const char *folder, tr_cell_head *head, char *why) {
     const tr_word *page = NULL;
-    int error = map_file(folder, "head", TR_HEAD_BYTES, &page, why);
+    int error = map_file(folder, "head", TR_HEAD_BYTES, &page, NULL, why);
     if (error) return error;
     for (int tries = 0; tries < HEAD_TRIES; tries++, relax()) {
         uint64_t before = atomic_load_explicit(page + 2, memory_order_acquire);
@@ -86,13 +89,14 @@ static int map_once(tr_view *view, char *why) {
     tr_cell_head head;
     const tr_word *index = NULL, *data = NULL;
     char name[32];
+    int data_file = view->data_file;
     int error = copy_head(view->folder, &head, why);
     if (error) return error;
     snprintf(name, sizeof name, "index.%" PRIu64, head.generation);
-    if ((error = map_file(view->folder, name, head.buckets * TR_BUCKET_BYTES, &index, why))) return error;
+    if ((error = map_file(view->folder, name, head.buckets * TR_BUCKET_BYTES, &index, NULL, why))) return error;
     /* A grown index leaves the data where it is: keep the mapping, and with it all pages that were touched already. */
     int keep = view->data && head.instance == view->head.instance && head.reserved == view->head.reserved;
-    if (!keep && (error = map_file(view->folder, "data", head.reserved, &data, why))) {
+    if (!keep && (error = map_file(view->folder, "data", head.reserved, &data, view->lends ? &data_file : NULL, why))) {
         munmap((void *)index, head.buckets * TR_BUCKET_BYTES);
         return error;
     }
@@ -104,6 +108,7 @@ static int map_once(tr_view *view, char *why) {
     view->head = head;
     view->index = index;
     view->data = data;
+    view->data_file = data_file;
     return 0;
 }
 
@@ -117,6 +122,7 @@ int tr_view_map(tr_view *view, char *why) {
 void tr_view_unmap(tr_view *view) {
     if (view->index) munmap((void *)view->index, view->head.buckets * TR_BUCKET_BYTES);
     if (view->data) munmap((void *)view->data, view->head.reserved);
+    if (view->data && view->lends) close(view->data_file);
     view->index = view->data = NULL;
 }
 

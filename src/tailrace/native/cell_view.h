@@ -16,6 +16,8 @@ typedef struct {
     char *folder;
     tr_cell_head head; /* as it was when we mapped */
     const tr_word *index, *data;
+    int lends;     /* set before the first map: whoever has it sends the data by its file, too … */
+    int data_file; /* … which is this one then, as long as the data is mapped */
     tr_view_stats stats;
 } tr_view;
 

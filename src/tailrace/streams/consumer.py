@@ -19,7 +19,6 @@ from ..errors import Closed, ConfigError, Corrupt, FileProblem
 from ..native.hints import Waiter
 from ..native.sheets import Vigil
 from .batch import Batch
-from .batch_size import BatchSize
 from .board import Board
 from .lodging import Moves
 from .rate import RateLimit
@@ -64,7 +63,7 @@ class Consumer:
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
         self._config, self._clock, self._follow = config, clock, follow
-        self._batch_size = BatchSize(config.copied_batch_bytes, grows=config.batch_bytes is None)
+        self._batch_bytes = config.copied_batch_bytes
         self._commit = commit
         if board is not None and isinstance(clock, SystemClock):
             self._waiter = board.waiter(self._tails)
@@ -235,7 +234,7 @@ class Consumer:
             if self._kept is None and not self._paused and not self._ends:
                 (tail,) = self._tails.values()
                 with suppress(FileProblem):  # the long way will meet it, and knows what to do
-                    batch = tail.glance(self._batch_size.bytes)
+                    batch = tail.glance(self._batch_bytes)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
         if batch is not None:
@@ -291,14 +290,13 @@ class Consumer:
             if place in self._paused or self._stop.is_set() or tail.position >= self._ends.get(place, math.inf):
                 continue
             try:
-                batch = tail.poll(self._batch_size.bytes)
+                batch = tail.poll(self._batch_bytes)
             except FileProblem as problem:
                 if self._moves is None or not self._moves.failed(place, problem):
                     raise
                 continue
             if batch is not None:
                 self._quiet_since_s = None
-                self._batch_size.note(batch.end - batch.start)
                 if self._limit:
                     self._limit.took(batch.end - batch.start, self._clock.monotonic_s())
                 return batch

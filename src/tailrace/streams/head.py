@@ -12,6 +12,8 @@ from ..native.client import Follower
 from .layers import Grip, Layers
 from .segments import HEADER_BYTES, Segment
 
+_AHEAD_BYTES = 8 << 20  # of messages, whose entries come from another host at once
+
 
 class Head:
     """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
@@ -80,6 +82,7 @@ class Head:
             self.close()
             self._grip = layers, layers.grip()
             self._is_near = not layers.far
+            self._follower.ahead_bytes = _AHEAD_BYTES if layers.far else 0
         self._grip[1].hold(self._follower)
         return self._follower
 

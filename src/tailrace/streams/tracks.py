@@ -85,6 +85,7 @@ class LayeredTrack:
         self._cached = 0  # how far the cache goes, as far as is known
         self._blind = self._blind_next = 0  # reads without a try of the cache: still to come, and after the next miss
         self._asked: tuple[float, FileLength] | None = None
+        self._learned_s = -_ASK_S  # when it was last looked up what is not known yet
         self.proven = False
 
     def close(self) -> None:
@@ -128,15 +129,21 @@ class LayeredTrack:
         self.proven = False
         if layers is None or not size:
             return self._durable.read(offset, size)
-        # Who is known to be far behind is no nearer now, and need not ask.
-        if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES >= self._cached):
-            told, _ = self._told()
-            if told is not None and (mine := self._chosen(told)) is not None:
-                self._learn(mine)
+        if not self._chunk_bytes:
+            if (now_s := self._clock.monotonic_s()) >= self._learned_s + _ASK_S:  # perhaps nobody serves the cache at all
+                self._learned_s = now_s
+                self._look_up()
+        elif self._blind and offset + size + _NEAR_BYTES >= self._cached:  # who is known to be further behind need not ask
+            self._look_up()
         if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES < self._cached):
             self._blind = max(0, self._blind - 1)
             return self._from_file(layers, offset, size)
         return self._gather(layers, offset, size)
+
+    def _look_up(self) -> None:
+        told, _ = self._told()
+        if told is not None and (mine := self._chosen(told)) is not None:
+            self._learn(mine)
 
     def _from_file(self, layers: Layers, offset: int, size: int) -> memoryview:
         window = self._durable.read(offset, size)
