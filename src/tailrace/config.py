@@ -144,8 +144,8 @@ class ConsumerConfig:
 
     @property
     def copied_batch_bytes(self) -> int:
-        """Of a batch that comes from a file or through a connection: it fits a core's cache, where it is written, summed
-        and read. Smaller where a rate is to be kept, which is done batch by batch."""
+        """Of a batch that comes from a file or through a connection: it fits a core's cache, where it is written and
+        summed. Smaller where a rate is to be kept, which is done batch by batch."""
         return self.batch_bytes or (1 * MIB if self.bytes_per_s is None else 512 * KIB)
 
     @property

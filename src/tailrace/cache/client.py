@@ -91,7 +91,7 @@ class Cache:
         finally:
             self._ways.give(reading)
         if rest:
-            found = self._ask([key], relaxed, deadline)[0]
+            found = self._ask([key], relaxed, deadline, reading.known)[0]
             return None if found is None else found.value
         return value
 
@@ -120,7 +120,7 @@ class Cache:
         finally:
             self._ways.give(reading)
         if rest:
-            found = self._ask([key], relaxed, deadline)[0]
+            found = self._ask([key], relaxed, deadline, reading.known)[0]
             if found is not None:
                 memoryview(buffer).cast("B")[: len(found.value)] = found.value
                 return len(found.value)
@@ -174,13 +174,17 @@ class Cache:
         finally:
             self._ways.give(reading)
         if rest:
-            for number, found in zip(rest, self._ask([keys[i] for i in rest], relaxed, deadline), strict=True):
+            for number, found in zip(
+                rest, self._ask([keys[i] for i in rest], relaxed, deadline, reading.known), strict=True
+            ):
                 if found is not None:
                     values[number] = (found.value, found.version) if versions else found.value
         return values
 
-    def _ask(self, keys: list[bytes], relaxed: bool, deadline_s: float) -> list[Found | None]:
-        """Ask the backends themselves: for keys in overflowed buckets, and where memory and engines cannot be had."""
+    def _ask(self, keys: list[bytes], relaxed: bool, deadline_s: float, known: frozenset[int]) -> list[Found | None]:
+        """Ask the backends themselves: for keys in overflowed buckets, and where memory and engines cannot be had. Only
+        those that were known when memory was looked at: one that has come since is read in memory next time, and a
+        call's connection has threads that tick for as long as this process lives."""
         end_s = self._clock.monotonic_s() + deadline_s
         found: list[Found | None] = [None] * len(keys)
         left = list(range(len(keys)))
@@ -190,19 +194,21 @@ class Cache:
                 break
             self._asked_by_rpc += len(left)
             disagreed = []
-            for number, told in zip(left, self._lookups([keys[i] for i in left], relaxed, left_s), strict=True):
+            for number, told in zip(left, self._lookups([keys[i] for i in left], relaxed, left_s, known), strict=True):
                 found[number] = decide(told, 1 if relaxed else self.settings.quorum)
                 if found[number] is None and any(told):
                     disagreed.append(number)  # a mutation may be on its way
             left = disagreed
         return found
 
-    def _lookups(self, keys: list[bytes], relaxed: bool, deadline_s: float) -> list[list[Found | None]]:
+    def _lookups(
+        self, keys: list[bytes], relaxed: bool, deadline_s: float, known: frozenset[int]
+    ) -> list[list[Found | None]]:
         """What the backends of each key said, of as many as it takes: nobody waits for one that hangs."""
         config = self.settings
         wanted: dict[int, list[int]] = {}
         for number, key in enumerate(keys):
-            for backend in replicas_of(key, config.backends, config.copies):
+            for backend in known.intersection(replicas_of(key, config.backends, config.copies)):
                 wanted.setdefault(backend, []).append(number)
         answers: list[list[Found | None]] = [[] for _ in keys]
         need = 1 if relaxed else config.quorum

@@ -40,6 +40,7 @@ class Reading:
     native: CellClient
     epoch: int = 0
     attached: dict[int, BackendRecord] = field(default_factory=dict)
+    known: frozenset[int] = frozenset()  # backends that were there when it was attached, whether that succeeded or not
     retry_at_s: float = 0.0
     inquorate: int = 0
 
@@ -144,6 +145,7 @@ class Ways:
 
     def _attach(self, reading: Reading) -> None:
         standing, reading.epoch, reading.retry_at_s = self._standing, self._epoch, 0.0
+        reading.known = frozenset(standing.backends)
         for number in range(standing.record.config.backends):
             backend = standing.backends.get(number)
             reading.native.suspect(number, backend is None)
