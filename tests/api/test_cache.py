@@ -13,6 +13,7 @@ import pytest
 import tailrace
 from conftest import wait_until
 from tailrace.cache import Cache, Version
+from tailrace.cache.ways import Ways
 from tailrace.config import CacheConfig, WorldConfig
 from tailrace.coordination import SqliteCoordination
 from tailrace.env import SystemClock
@@ -751,6 +752,21 @@ def test_counts(world: tailrace.World) -> None:
 
 
 # ---- absence
+
+
+def test_reading_calls_nobody_who_was_not_there_when_memory_was_looked_at(
+    world: tailrace.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand readers that open while backends come and go would have a connection each, whose threads tick."""
+    world.create_cache("c", **SAFE)
+    called: list[int] = []
+    peer = Ways.peer
+    monkeypatch.setattr(Ways, "peer", lambda ways, number: called.append(number) or peer(ways, number))  # type: ignore[func-returns-value]
+    with world.cache("c", serving=False) as cache:
+        assert cache.get(b"k") is None
+        assert cache.get_many([b"k", b"l"]) == [None, None]
+        assert cache.get_into(b"k", bytearray(1)) is None
+        assert called == []
 
 
 def test_nobody_serves_it(world: tailrace.World) -> None:

@@ -388,6 +388,17 @@ def test_a_read_is_right_whatever_the_cache_has_and_whole_if_the_file_is(run, du
     assert len(one.file.reads) <= 3, "one read of the file spans all that is missing"
 
 
+def test_while_nobody_tells_of_a_file_its_reads_ask_only_now_and_then():
+    one, looks = OneTrack(10, durable=100, relaxed=[], agreed=[]), []
+    one.track._told = lambda: (looks.append(one.clock.monotonic_s()) or None, 0.0)  # type: ignore[assignment,func-returns-value]
+    for offset in range(0, 50, 10):
+        assert bytes(one.track.read(offset, 10)) == CONTENT[offset : offset + 10]
+    assert len(looks) == 1
+    one.clock.advance(0.06)
+    one.track.read(50, 10)
+    assert len(looks) == 2
+
+
 def test_a_replica_that_is_behind_is_made_up_for_by_the_others():
     one = OneTrack(10, durable=0, relaxed=[10, 4, 10], agreed=[10, 10, 10])
     assert bytes(one.track.read(5, 20)) == CONTENT[5:25]

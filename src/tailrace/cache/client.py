@@ -90,10 +90,7 @@ class Cache:
             rest = native.asks or native.unreachable or (value is None and reading.may_have_failed())
         finally:
             self._ways.give(reading)
-        if rest:
-            found = self._ask([key], relaxed, deadline, reading.known)[0]
-            return None if found is None else found.value
-        return value
+        return self._get([key], relaxed, deadline_s, versions=False)[0] if rest else value
 
     def get_many(
         self, keys: Sequence[bytes], *, relaxed: bool = False, deadline_s: float | None = None
@@ -119,11 +116,9 @@ class Cache:
             rest = reading.native.asks or reading.native.unreachable or (size is None and reading.may_have_failed())
         finally:
             self._ways.give(reading)
-        if rest:
-            found = self._ask([key], relaxed, deadline, reading.known)[0]
-            if found is not None:
-                memoryview(buffer).cast("B")[: len(found.value)] = found.value
-                return len(found.value)
+        if rest and (value := self._get([key], relaxed, deadline_s, versions=False)[0]) is not None:
+            memoryview(buffer).cast("B")[: len(value)] = value
+            return len(value)
         return size
 
     def get_parts(
@@ -164,22 +159,31 @@ class Cache:
 
     def _get(self, keys: list[bytes], relaxed: bool, deadline_s: float | None, *, versions: bool) -> list[Any]:
         deadline = self._config.deadline_s if deadline_s is None else deadline_s
+        values, rest, known, is_old = self._read(keys, relaxed, deadline, versions)
+        if rest and is_old:  # backends have come or gone since it was attached: perhaps memory tells now
+            values, rest, known, _ = self._read(keys, relaxed, deadline, versions)
+        if rest and known:
+            answers = self._ask([keys[i] for i in rest], relaxed, deadline, known)
+            for number, found in zip(rest, answers, strict=True):
+                if found is not None:
+                    values[number] = (found.value, found.version) if versions else found.value
+        return values
+
+    def _read(
+        self, keys: list[bytes], relaxed: bool, deadline_s: float, versions: bool
+    ) -> tuple[list[Any], list[int], frozenset[int], bool]:
+        """What memory and engines have; the numbers of the keys of which they cannot tell; who can be asked for those;
+        and whether the next reading has other ways."""
         reading = self._take()
-        native = reading.native
+        native, known, epoch = reading.native, reading.known, reading.epoch
         try:
-            values: list[Any] = native.get_many(keys, relaxed=relaxed, deadline_s=deadline, versions=versions)
+            values: list[Any] = native.get_many(keys, relaxed=relaxed, deadline_s=deadline_s, versions=versions)
             rest = native.asks + native.unreachable if native.asks or native.unreachable else []
             if reading.may_have_failed() and None in values:
                 rest = [number for number, value in enumerate(values) if value is None]
         finally:
             self._ways.give(reading)
-        if rest:
-            for number, found in zip(
-                rest, self._ask([keys[i] for i in rest], relaxed, deadline, reading.known), strict=True
-            ):
-                if found is not None:
-                    values[number] = (found.value, found.version) if versions else found.value
-        return values
+        return values, rest, known, epoch != self._ways.epoch
 
     def _ask(self, keys: list[bytes], relaxed: bool, deadline_s: float, known: frozenset[int]) -> list[Found | None]:
         """Ask the backends themselves: for keys in overflowed buckets, and where memory and engines cannot be had. Only

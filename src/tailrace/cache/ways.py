@@ -94,6 +94,11 @@ class Ways:
         return self._closed.is_set()
 
     @property
+    def epoch(self) -> int:
+        """Changes whenever backends come or go."""
+        return self._epoch
+
+    @property
     def records(self) -> bool:
         """Whether backends want to be told what was read."""
         return self._standing.record.config.policy != "lrm"
@@ -144,7 +149,9 @@ class Ways:
         return reading
 
     def _attach(self, reading: Reading) -> None:
-        standing, reading.epoch, reading.retry_at_s = self._standing, self._epoch, 0.0
+        # The epoch first: with an older standing it would be believed for good, with a newer one for a moment.
+        reading.epoch, reading.retry_at_s = self._epoch, 0.0
+        standing = self._standing
         reading.known = frozenset(standing.backends)
         for number in range(standing.record.config.backends):
             backend = standing.backends.get(number)

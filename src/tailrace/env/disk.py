@@ -217,12 +217,11 @@ class SystemDisk:
 
 
 def _in_memory(handle: int, offset: int) -> bool:
-    """Whether this byte could be read without the disk, or is behind the file's end. False, too, where nobody knows."""
+    """Whether this byte can be read without the disk. False, too, behind the file's end and where nobody knows."""
     try:
-        os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT)
+        return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except OSError:
         return False
-    return True
 
 
 def _boot_id() -> bytes:

@@ -201,7 +201,7 @@ TICKET_BYTES = 32
 cdef uint64_t _UNKNOWN = 0xFFFFFFFFFFFFFFFF
 cdef enum:
     _ENTRIES_MAX = 16384  # of a segment, at a time
-    _TOLD_NS = 100 * 1000 * 1000  # for so long lengths that were said tell of enough, if they do
+    _TOLD_NS = 20 * 1000 * 1000  # for so long lengths that were said tell of enough, if they do
     _ENTRIES_FIRST = 1024  # as long as nobody knows how large messages are
     _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
     _FEW = 64  # keys that are looked up while holding the interpreter's lock, if they are in memory
@@ -684,7 +684,7 @@ cdef class Follower:
     clients of both caches, and `glance` looks with them. `entries_max`: where the segment ends, once that is known.
 
     Where each question is a round trip, few are asked: `ahead_bytes` beyond a batch bring entries for several of them,
-    and who knows of more than a batch does not ask how much there is.
+    and who knows of more than a batch does not ask how much there is, for a moment.
     """
     cdef CellClient lengths, data
     cdef uint64_t until_ns
@@ -700,7 +700,7 @@ cdef class Follower:
     cdef uint64_t index_end  # where its successor begins, as the lengths say
     cdef public uint64_t entries_max
     cdef tr_segment_lengths told
-    cdef uint64_t told_ns
+    cdef uint64_t told_ns, heard_ns  # when something new was said, and when it was last asked for
     cdef uint64_t typical_bytes  # of a message, as far as is known
     cdef public uint64_t ahead_bytes  # entries are read for so many bytes of messages at once
     cdef object window  # entries that were read: window_count of them from window_entry on
@@ -744,7 +744,7 @@ cdef class Follower:
         """(entries from this one on, the data of all of them); None: nothing, or nothing that could be had at first
         sight. `start`: where the message of the first entry begins."""
         cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
-        cdef uint64_t fresh, wanted, count, length, offset, skip, first, size
+        cdef uint64_t fresh, wanted, ahead, count, length, offset, skip, first, size
         cdef bint last
         cdef Py_buffer view
         cdef const tr_entry *entries
@@ -752,7 +752,8 @@ cdef class Follower:
         # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
         wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
         wanted = min(wanted, <uint64_t> _ENTRIES_MAX)
-        if not self.known or now_ns > self.told_ns + <uint64_t> _TOLD_NS or self.fresh() < entry + wanted:
+        if not self.ahead_bytes or not self.known or now_ns > self.heard_ns + <uint64_t> _TOLD_NS or \
+                self.fresh() <= entry + wanted:  # of the last one it must be certain that it is
             if not self.hear(lengths, now_ns, deadline_ns):
                 return None
         if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
@@ -764,9 +765,12 @@ cdef class Follower:
             self.at_end = last and fresh == entry
             return None
         count = min(fresh - entry, wanted)
-        if not self.window_entry <= entry <= entry + count <= self.window_entry + self.window_count and \
-                not self.read_entries(data, entry, min(fresh - entry, self.entries_ahead(wanted)), deadline_ns):
-            return None
+        if not self.window_entry <= entry <= entry + count <= self.window_entry + self.window_count:
+            ahead = min(fresh - entry, self.entries_ahead(wanted))
+            # What is missing further ahead is no reason to do without what is needed now.
+            if not self.read_entries(data, entry, ahead, deadline_ns) and \
+                    (ahead == count or not self.read_entries(data, entry, count, deadline_ns)):
+                return None
         offset = (entry - self.window_entry) * TR_ENTRY_BYTES
         PyObject_GetBuffer(self.window, &view, PyBUF_SIMPLE)
         try:
@@ -780,6 +784,8 @@ cdef class Follower:
         self.typical_bytes = max(length // count, <uint64_t> 1)
         index = self.window[offset:offset + count * TR_ENTRY_BYTES]
         self.at_end = last and entry + count == fresh
+        if not self.ahead_bytes or entry + count == self.window_entry + self.window_count:
+            self.window, self.window_entry, self.window_count = None, 0, 0
         offset = start - self.data_base
         first, skip, size = offset // self.data_chunk, offset % self.data_chunk, length
         length = (skip + size + self.data_chunk - 1) // self.data_chunk
@@ -800,6 +806,7 @@ cdef class Follower:
         cdef int64_t told = lengths.fetch(self.lengths_key, self.raw[other], _LENGTHS_ROOM, deadline_ns)
         if told < 0:
             return False
+        self.heard_ns = now_ns
         if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
             self.side, self.raw_count, self.told_ns = other, told, now_ns
             self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.index_end) and \

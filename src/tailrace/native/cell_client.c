@@ -369,10 +369,11 @@ static void give_place(const look *with, uint32_t number, tr_probe *probe) {
     probe->place = alone ? with->client->offers[number] : NULL;
 }
 
-/* How many values may be asked for now. Those that have a place are many or large: a window of them, and the next ones
- * when all of it is there. */
-static size_t may_ask(const tr_client *client, const tr_backend *backend) {
-    if (!client->offer_bytes || !backend->link) return SIZE_MAX;
+/* How many may be asked for now. Values that have a place are many or large: a window of them, and the next ones when
+ * all of it is there. */
+static size_t may_ask(const look *with, const tr_backend *backend, int with_data) {
+    const tr_client *client = with->client;
+    if (!client->offer_bytes || !backend->link || !with_data || with->need > 1) return SIZE_MAX;
     if (tr_link_pending(backend->link)) return 0;
     const size_t most = tr_link_window(backend->link) / client->offer_bytes;
     return most ? most : 1;
@@ -382,7 +383,7 @@ static size_t may_ask(const tr_client *client, const tr_backend *backend) {
 static void send_scan(look *with, uint32_t b, int with_data) {
     tr_client *client = with->client;
     tr_backend *backend = &client->backend[b];
-    const size_t most = may_ask(client, backend);
+    const size_t most = may_ask(with, backend, with_data);
     size_t count = 0;
     for (uint32_t i = client->begin[b]; backend->link && i < client->begin[b + 1] && count < most; i++) {
         tr_key *key = &client->keys[client->owners[i]];

@@ -105,6 +105,7 @@ struct tr_engine {
     /* of the thread alone */
     uint64_t now_ms, accept_ms;
     int is_accepting;
+    int copies; /* what is lent is sent as any other bytes are */
     queue queues[QUEUES];
     line lines[KINDS];
     uint64_t waited_ms; /* when the first of those who wait has waited enough */
@@ -353,8 +354,17 @@ static ssize_t send_lent(tr_engine *engine, connection *connection, const tr_len
         got = sendfile(connection->socket, view->data_file, &offset, (size_t)(end - offset));
     } while (offset < end && (got > 0 || (got < 0 && errno == EINTR)));
     const size_t sent = lent->bytes - (size_t)(end - offset);
-    if (!got) errno = EIO; /* a file that is shorter than its mapping */
-    return taken(engine, connection, sent ? (ssize_t)sent : got, lent->bytes);
+    if (got < 0 && !sent && (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)) {
+        engine->copies = 1; /* this system cannot do it */
+        got = send_pieces(connection->socket, &(struct iovec){(void *)lent->from, lent->bytes}, 1, 0);
+        return taken(engine, connection, got, lent->bytes);
+    }
+    if (!got) { /* a file that is shorter than its mapping */
+        errno = EIO;
+        return taken(engine, connection, -1, lent->bytes);
+    }
+    const int is_full = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    return taken(engine, connection, got > 0 || (is_full && sent) ? (ssize_t)sent : got, lent->bytes);
 }
 
 static ssize_t transmit_part(tr_engine *engine, connection *connection, size_t from, size_t to, int flags) {
@@ -369,7 +379,7 @@ static ssize_t transmit_outbox(tr_engine *engine, connection *connection) {
     size_t sent = 0;
     for (uint32_t i = 0; i < out->lents_count; i++) {
         const tr_lent *lent = &out->lents[i];
-        if (lent->bytes < TR_ENGINE_BY_REFERENCE) continue;
+        if (lent->bytes < TR_ENGINE_BY_REFERENCE || engine->copies) continue;
         for (int head = 1; head >= 0; head--) {
             const size_t end = head ? lent->begin : lent->begin + lent->bytes;
             ssize_t got = head ? transmit_part(engine, connection, sent, end, MSG_MORE) : send_lent(engine, connection, lent);
@@ -944,6 +954,7 @@ void tr_engine_stop(tr_engine *engine) {
         close(engine->listener);
         close(engine->alarm);
         close(engine->events);
+        close(engine->source.view.data_file);
         return;
     }
     if (engine->config.mutator.take_down) engine->config.mutator.take_down(engine->config.mutator.taker, engine);

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import wait_until
 from tailrace.files.chunks import chunk_key
 from tailrace.files.lengths import SegmentLengths, ShardLengths
 from tailrace.native import ENTRY_BYTES, Packer, Records
@@ -85,11 +86,13 @@ def shard(tmp_path: Path) -> Iterator[Shard]:
 @given(
     flushes=st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=60), min_size=1, max_size=6),
     bytes_max=st.integers(3001, 20_000),
+    ahead_bytes=st.sampled_from([0, 50_000]),
 )
 def test_every_message_comes_once_and_whole(
-    tmp_path_factory: pytest.TempPathFactory, flushes: list[list[int]], bytes_max: int
+    tmp_path_factory: pytest.TempPathFactory, flushes: list[list[int]], bytes_max: int, ahead_bytes: int
 ) -> None:
     shard = Shard(tmp_path_factory.mktemp("cell"))
+    shard.follower.ahead_bytes = ahead_bytes
     try:
         entry = 0
         for sizes in flushes:
@@ -200,6 +203,75 @@ def test_after_the_first_look_it_asks_for_as_many_entries_as_fit(shard: Shard) -
         entry += batch.count
     assert sizes == [10] * 10
     assert shard.follower.at_end
+
+
+def test_where_questions_are_dear_entries_are_asked_for_once_for_several_batches(shard: Shard) -> None:
+    shard.append([100] * 3000)
+    shard.follower.ahead_bytes = 20_000
+    assert shard.look(0, 4000) is not None  # from here on it knows how large messages are
+    batch, entry = shard.look(1500, 4000), 1500
+    for number in range(-(-len(shard.index) // INDEX_CHUNK)):
+        shard.cell.erase(chunk_key(INDEX, number), (next(versions), 1, 0))
+    batches = 0
+    while batch is not None:
+        assert [message.value for message in batch.messages()] == [
+            bytes([number % 251]) * 100 for number in range(entry, entry + batch.count)
+        ]
+        assert not shard.follower.at_end
+        entry, batches = entry + batch.count, batches + 1
+        batch = shard.look(entry, 4000)
+    assert batches >= 4
+    assert entry < 1500 + 250, "what it did not read before, it cannot have"
+
+
+def test_who_knows_of_more_than_a_batch_does_not_ask_how_much_there_is(shard: Shard) -> None:
+    shard.append([1000] * 40)
+    shard.follower.ahead_bytes = 1 << 20
+
+    def asks_for_messages_alone() -> bool:
+        assert shard.look(0, 4000) is not None
+        before = shard.client.stats()["hits"]
+        assert shard.look(4, 4000) is not None
+        return shard.client.stats()["hits"] - before == 2  # chunks of 4 KiB
+
+    wait_until(asks_for_messages_alone, "two looks within a moment")
+
+
+def test_an_entry_that_is_missing_further_ahead_is_no_reason_to_do_without_the_next_ones(shard: Shard) -> None:
+    shard.append([100] * 200)
+    shard.follower.ahead_bytes = 1 << 20
+    shard.cell.erase(chunk_key(INDEX, 3), (next(versions), 1, 0))
+    assert shard.look(0, 1000) is None  # at first it asks for all of them, as long as it does not know …
+    shard.follower.ahead_bytes = 0
+    shard.append([100])
+    shard.cell.erase(chunk_key(INDEX, 3), (next(versions), 1, 0))
+    assert shard.look(190, 1000) is not None  # … how large they are
+    shard.follower.ahead_bytes = 1 << 20
+    batch = shard.look(0, 1000)
+    assert batch is not None
+    assert batch.count == 10
+
+
+def test_lengths_that_are_not_new_do_not_say_that_there_is_no_more(shard: Shard) -> None:
+    """They told of exactly as much as the next batch has; more may have been told since."""
+    shard.append([1000] * 10)
+    shard.follower.ahead_bytes = 1 << 20
+    assert shard.look(0, 4000) is not None
+    shard.append([1000] * 10)
+    entry = 4
+    while (batch := shard.look(entry, 4000)) is not None:
+        entry += batch.count
+        assert shard.follower.at_end == (entry == 20)
+    assert entry == 20
+
+
+def test_a_place_before_the_entries_that_it_has_is_looked_for_again(shard: Shard) -> None:
+    shard.append([100] * 200)
+    shard.follower.ahead_bytes = 1 << 20
+    for entry in (50, 120, 3, 199, 0):
+        batch = shard.look(entry, 1000)
+        assert batch is not None
+        assert next(iter(batch.messages())).value == bytes([entry]) * 100
 
 
 def test_silence_makes_it_unsure(shard: Shard) -> None:

@@ -2,7 +2,7 @@
 
 import struct
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from random import Random
 
@@ -11,11 +11,12 @@ import pytest
 from conftest import wait_until
 from tailrace.native.cell import SLAB_BYTES, key_hash
 from tailrace.native.client import CellClient, replicas_of
+from tailrace.native.engine import Engine
 
 from ..cell.places import folder
 from ..engine.frames import ANSWERED, FOUND, MISS, SCAN, Answer, Scanned
 from ..engine.liar import Liar
-from ..engine.served import peer_of, roomy_cell, served
+from ..engine.served import peer_of, roomy_cell, served, ticket_for
 from .cohorts import CONFIG, PATIENCE_S, Gate, cohort
 from .test_links import in_background
 
@@ -74,6 +75,77 @@ def test_what_lies_between_the_values_is_left_alone():
             if value is not None:
                 behind = room[number * STRIDE + len(value) : (number + 1) * STRIDE]
                 assert behind == b"\xee" * len(behind), number
+
+
+def test_many_values_are_asked_for_a_window_at_a_time():
+    count = 40
+    with folder() as path, closing(roomy_cell(path, config_id=CONFIG)) as cell:
+        where = f"unix:{path}/engine.sock"
+        fill(cell, [STRIDE] * count)
+        client = CellClient(1, 1, 1)
+        with Engine(path, where) as engine:
+            client.attach_link(0, where, 0, ticket_for(engine), CONFIG, PATIENCE_S)
+            before = engine.stats()["requests"]
+            assert parts_of(client, count) == [content(number, STRIDE) for number in range(count)]
+            assert engine.stats()["requests"] - before == 5, "512 KiB each: as much as a new connection takes at once"
+
+
+def test_large_values_that_are_written_over_while_they_are_sent_are_never_mixed():
+    """They lie in the socket as what they are, memory of the cell, until the client takes them."""
+    with big_cohort() as made:
+        cell, stop = made.cells[0], threading.Event()
+        values = [bytes([number]) * STRIDE for number in range(1, 251)]
+        for number in range(4):
+            cell.set(key(number), values[0], (1, 1, number))
+
+        def overwrite():
+            clock = 2
+            while not stop.is_set():
+                for number in range(4):
+                    cell.set(key(number), values[clock % len(values)], (clock, 1, number))
+                clock += 1
+
+        ended = in_background(overwrite)
+        client, seen = made.client(1, 1, "engine"), set()
+
+        def reads():
+            for value in parts_of(client, 4, deadline_s=0.5):
+                assert value is None or value in values
+                seen.add(value)
+            return len(seen - {None}) > 50
+
+        try:
+            wait_until(reads, "fifty of them, each as it was once")
+        finally:
+            stop.set()
+            ended()
+
+
+def test_a_slow_peer_gets_the_rest_of_a_large_entry_as_it_was_begun():
+    """What the kernel does not take at once is kept for it, from the very byte on."""
+    with served() as (cell, engine):
+        for number in range(8):
+            cell.set(key(number), content(number, STRIDE), (1, 1, number))
+        hashes = [key_hash(key(number)) for number in range(8)]
+        with peer_of(engine, receive_buffer=4096) as peer:
+            peer.send(peer.request(SCAN, hashes, data_bytes_max=SLAB_BYTES))
+            wait_until(lambda: engine.stats()["pending_bytes"] > STRIDE // 8, "the engine to keep some of it")
+            found: list[Scanned] = []
+            while len(found) < len(hashes):
+                found += peer.receive_answer().items
+        for number, item in enumerate(found):
+            assert item.raw.endswith(content(number, STRIDE)), number
+
+
+def test_large_values_of_the_next_backend_are_its_own():
+    with big_cohort() as made:
+        fill(made.cells[0])
+        client = made.client(1, 1, "engine")
+        assert parts_of(client, len(EXPECTED)) == EXPECTED
+        fill(made.restart(0), salt=1)
+        later = [content(number, size, 1) if size <= STRIDE else None for number, size in enumerate(SIZES)] + [None]
+        made.attach(client, 0, "engine")
+        assert parts_of(client, len(EXPECTED)) == later
 
 
 # ---- from a server that says what it is told to say
