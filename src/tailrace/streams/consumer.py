@@ -62,8 +62,7 @@ class Consumer:
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
-        self._config, self._clock, self._follow = config, clock, follow
-        self._batch_bytes = config.copied_batch_bytes
+        self._config, self._clock, self._follow, self._batch_bytes = config, clock, follow, config.copied_batch_bytes
         self._commit = commit
         if board is not None and isinstance(clock, SystemClock):
             self._waiter = board.waiter(self._tails)

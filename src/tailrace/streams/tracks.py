@@ -130,15 +130,12 @@ class LayeredTrack:
         if layers is None or not size:
             return self._durable.read(offset, size)
         if not self._chunk_bytes:
-            if (
-                now_s := self._clock.monotonic_s()
-            ) >= self._learned_s + _ASK_S:  # perhaps nobody serves the cache at all
+            now_s = self._clock.monotonic_s()
+            if now_s >= self._learned_s + _ASK_S:  # perhaps nobody serves the cache at all
                 self._learned_s = now_s
                 self._look_up()
-        elif (
-            self._blind and offset + size + _NEAR_BYTES >= self._cached
-        ):  # who is known to be further behind need not ask
-            self._look_up()
+        elif self._blind and offset + size + _NEAR_BYTES >= self._cached:
+            self._look_up()  # who is known to be further behind is no nearer now, and need not ask
         if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES < self._cached):
             self._blind = max(0, self._blind - 1)
             return self._from_file(layers, offset, size)
