@@ -377,19 +377,18 @@ static ssize_t transmit_part(tr_engine *engine, connection *connection, size_t f
 static ssize_t transmit_outbox(tr_engine *engine, connection *connection) {
     const tr_outbox *out = &engine->out;
     size_t sent = 0;
+    ssize_t got;
     for (uint32_t i = 0; i < out->lents_count; i++) {
         const tr_lent *lent = &out->lents[i];
         if (lent->bytes < TR_ENGINE_BY_REFERENCE || engine->copies) continue;
-        for (int head = 1; head >= 0; head--) {
-            const size_t end = head ? lent->begin : lent->begin + lent->bytes;
-            ssize_t got = head ? transmit_part(engine, connection, sent, end, MSG_MORE) : send_lent(engine, connection, lent);
-            if (got < 0) return -1;
-            sent += (size_t)got;
-            if (sent < end) return (ssize_t)sent;
-        }
+        if ((got = transmit_part(engine, connection, sent, lent->begin, MSG_MORE)) < 0) return -1;
+        if ((sent += (size_t)got) < lent->begin) return (ssize_t)sent;
+        if ((got = send_lent(engine, connection, lent)) < 0) return -1;
+        sent += (size_t)got;
+        if ((size_t)got < lent->bytes) return (ssize_t)sent;
     }
     if (sent == out->used) return (ssize_t)sent;
-    ssize_t got = transmit_part(engine, connection, sent, out->used, 0);
+    got = transmit_part(engine, connection, sent, out->used, 0);
     return got < 0 ? got : (ssize_t)sent + got;
 }
 
