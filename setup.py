@@ -36,7 +36,7 @@ OWN_C = {
     "_core": CORE_C,
     "_fenced": ["fenced"],
     "_hints": ["hints"],
-    "_sheets": ["sheets", "records", "checksum"],
+    "_sheets": ["sheets", "hints", "records", "checksum"],
     "_cell": CELL_C,
     "_client": CLIENT_C,
     "_engine": ENGINE_C,

@@ -3,7 +3,7 @@
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from glob import glob
@@ -16,7 +16,6 @@ from conftest import wait_until
 from tailrace.config import ConsumerConfig, WorldConfig
 from tailrace.errors import Closed, ConfigError, Corrupt
 from tailrace.native import Block, Records
-from tailrace.native.hints import Waiter
 from tailrace.node.hosts import world_folder
 from tailrace.streams import Batch, Consumer
 
@@ -171,29 +170,6 @@ def test_who_does_not_want_to_reads_through_the_cache(world: tailrace.World, tmp
         assert in_place_bytes(consumer) == 0
 
 
-class NeverInVain:
-    """Nobody may sleep until its time is over while there is more."""
-
-    def __init__(self, waiter: Waiter, is_behind: Callable[[], bool]) -> None:
-        self._waiter, self._is_behind = waiter, is_behind
-
-    def wait_for(self, timeout_s: float, *, further: bool = True) -> bool:
-        return self._judge(self._waiter.wait_for(timeout_s, further=further))
-
-    def wait_near(self, timeout_s: float) -> bool:
-        return self._judge(self._waiter.wait_near(timeout_s))
-
-    def _judge(self, raised: bool) -> bool:
-        assert raised or not self._is_behind()
-        return raised
-
-    def look(self) -> None:
-        self._waiter.look()
-
-    def stop(self) -> None:
-        self._waiter.stop()
-
-
 def test_nobody_sleeps_over_the_rest_of_a_large_flush(world: tailrace.World, beside: tailrace.World) -> None:
     with (
         world.producer("s") as producer,
@@ -203,14 +179,21 @@ def test_nobody_sleeps_over_the_rest_of_a_large_flush(world: tailrace.World, bes
         producer.flush()
         assert taken(consumer, 1) == [b"first"]
         assert consumer.poll(1.2) is None  # so that the cache, too, is known to have no more
-        assert consumer._waiter is not None
-        consumer._waiter = NeverInVain(  # type: ignore[assignment]
-            consumer._waiter, lambda: consumer.position() < producer.positions[0]
-        )
+        watched = 0
         for _ in range(5):
             producer.send_many([b"%06d" % number * 150 for number in range(1500)])
             producer.flush()
-            assert taken(consumer, 1500) == [b"%06d" % number * 150 for number in range(1500)]
+            end = 0
+            while end < producer.positions[0]:
+                batch = consumer.poll(30.0)
+                assert batch is not None
+                end = batch.end
+                if (vigil := consumer._vigil) is not None:
+                    watched += 1
+                    assert vigil.drained == (end == producer.positions[0])  # else it would wait, with more there
+                else:
+                    assert not consumer._drained or end == producer.positions[0]
+        assert watched > 50
 
 
 def test_several_shards_in_place(world: tailrace.World, beside: tailrace.World) -> None:

@@ -12,18 +12,21 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from conftest import wait_until
-from tailrace.native import ENTRY_BYTES, Packed, Packer, Records
+from tailrace.errors import Corrupt
+from tailrace.native import Packed, Packer, Records
 from tailrace.native.hints import Hints, Waiter
-from tailrace.native.sheets import PLACES, SHEETS_MAX, SheetReader, Sheets, Vigil, reap
+from tailrace.native.sheets import PLACES, SHEETS_MAX, Notice, SheetReader, Sheets, Vigil, reap
 
 KIB, MIB = 1 << 10, 1 << 20
 SHEET_BYTES, ENTRIES_AT = 1 * MIB, 768 * KIB
 CREATED_US = 77
+SLOT = 9
 HEAD_BYTES, TABLE_AT, ROW_BYTES = 64 * KIB, 4 * KIB, 512
 
 
@@ -34,6 +37,7 @@ class Shard:
         self.memory, self.pins = str(folder / "memory"), str(folder / "pins")
         self.sheets = Sheets(self.memory, self.pins, sheets, SHEET_BYTES, ENTRIES_AT)
         self.packer = Packer([start], [0], 16 * MIB, {0: self.sheets})
+        self.hints = Hints(folder.with_name(f"{folder.name}-hints"), make=True)
         self.entries = 0
 
     def send(self, *values: bytes) -> list[Packed]:
@@ -49,9 +53,12 @@ class Shard:
         return parts
 
     def tell(self, part: Packed) -> bool:
+        return self.notice(part, CREATED_US, self.entries).give()
+
+    def notice(self, part: Packed, created_us: int, first: int) -> Notice:
         assert part.sheet is not None
         where = part.start, part.data_at, part.entry_at, part.count
-        return self.sheets.tell(part.sheet, CREATED_US, self.entries, *where)
+        return self.sheets.notice(part.sheet, created_us, first, *where, self.hints, SLOT)
 
     def reader(self) -> SheetReader:
         return SheetReader(self.memory, self.pins)
@@ -64,16 +71,21 @@ def shard(tmp_path: Path) -> Iterator[Shard]:
     one.sheets.close()
 
 
-def values_of(found: tuple[object, object] | None, position: int) -> list[bytes]:
+def look(reader: SheetReader, created_us: int, entry: int, position: int, bytes_max: int) -> Records | None:
+    return reader.read(Records, "s", 3, created_us, entry, position, bytes_max)
+
+
+def values_of(found: Records | None, position: int) -> list[bytes]:
     assert found is not None
-    records = Records("s", 0, position, *found)  # type: ignore[arg-type]
-    assert records.count == len(found[0]) // ENTRY_BYTES  # type: ignore[arg-type]
-    return [message.value or b"" for message in records.messages()]
+    assert (found.stream, found.shard, found.start) == ("s", 3, position)
+    values = [message.value or b"" for message in found.messages()]
+    assert b"".join(values) == bytes(found.data)
+    return values
 
 
 def read_all(reader: SheetReader, entry: int, position: int, bytes_max: int = 100_000) -> list[bytes]:
     values: list[bytes] = []
-    while (found := reader.look(CREATED_US, entry, position, bytes_max)) is not None:
+    while (found := look(reader, CREATED_US, entry, position, bytes_max)) is not None:
         came = values_of(found, position)
         values, entry, position = values + came, entry + len(came), position + sum(map(len, came))
     assert reader.at_end
@@ -84,9 +96,9 @@ def test_nothing_is_read_before_it_is_told(shard: Shard) -> None:
     reader = shard.reader()
     shard.packer.add_list([b"one", b"two"], None, 0, 1)
     (part,) = shard.packer.take()[0]
-    assert reader.look(CREATED_US, 0, 0, 100) is None
+    assert look(reader, CREATED_US, 0, 0, 100) is None
     assert shard.tell(part)
-    assert values_of(reader.look(CREATED_US, 0, 0, 100), 0) == [b"one", b"two"]
+    assert values_of(look(reader, CREATED_US, 0, 0, 100), 0) == [b"one", b"two"]
 
 
 def test_everything_comes_in_order_whatever_the_sizes(tmp_path: Path) -> None:
@@ -104,14 +116,14 @@ def test_everything_comes_in_order_whatever_the_sizes(tmp_path: Path) -> None:
 def test_many_bytes_are_read_in_place_and_few_are_copied(shard: Shard) -> None:
     shard.send(bytes(1000), *[bytes([number]) * 1000 for number in range(200)])
     reader = shard.reader()
-    few = reader.look(CREATED_US, 0, 0, 10_000)
+    few = look(reader, CREATED_US, 0, 0, 10_000)
     assert few is not None
     assert reader.held_sheets == 0
-    many = reader.look(CREATED_US, 0, 0, 300_000)
+    many = look(reader, CREATED_US, 0, 0, 300_000)
     assert many is not None
     assert reader.held_sheets == 1
-    assert memoryview(many[1]).readonly
-    kept = memoryview(many[1])[5:]
+    assert many.data.readonly
+    kept = many.data[5:]
     del many
     assert reader.held_sheets == 1
     del kept
@@ -121,16 +133,16 @@ def test_many_bytes_are_read_in_place_and_few_are_copied(shard: Shard) -> None:
 def test_a_sheet_that_is_held_stays_as_it_is_while_the_others_go_round(shard: Shard) -> None:
     shard.send(*[b"held" * 1000] * 50)
     reader = shard.reader()
-    held = reader.look(CREATED_US, 0, 0, 300_000)
+    held = look(reader, CREATED_US, 0, 0, 300_000)
     assert held is not None
     for number in range(30):
         shard.send(*[b"%04d" % number * 1000] * 50)
     assert values_of(held, 0) == [b"held" * 1000] * 50
-    assert reader.look(CREATED_US, 0, 0, 300_000) is not None  # nobody could take it
+    assert look(reader, CREATED_US, 0, 0, 300_000) is not None  # nobody could take it
     del held
     for number in range(30):
         shard.send(*[b"%04d" % number * 1000] * 50)
-    assert reader.look(CREATED_US, 0, 0, 300_000) is None
+    assert look(reader, CREATED_US, 0, 0, 300_000) is None
 
 
 def test_when_all_are_held_messages_go_without_and_readers_know_it(shard: Shard) -> None:
@@ -138,10 +150,10 @@ def test_when_all_are_held_messages_go_without_and_readers_know_it(shard: Shard)
     while (parts := shard.send(*[bytes(4000)] * 150))[-1].sheet is not None:
         for part in parts:
             first = shard.entries - sum(one.count for one in parts)
-            held.append(reader.look(CREATED_US, first, part.start, 600_000))
+            held.append(look(reader, CREATED_US, first, part.start, 600_000))
         position = parts[-1].end
     assert len(held) >= 3
-    assert reader.look(CREATED_US, shard.entries - 150, position, 600_000) is None
+    assert look(reader, CREATED_US, shard.entries - 150, position, 600_000) is None
     assert not reader.at_end
     held.clear()
     assert shard.send(bytes(10))[0].sheet is not None
@@ -152,7 +164,7 @@ def test_a_reader_that_keeps_everything_keeps_four_sheets_from_the_others(tmp_pa
     reader = shard.reader()
     for number in range(40):
         entry, (part,) = shard.entries, shard.send(*[b"%04d" % number * 1000] * 100)
-        kept.append((reader.look(CREATED_US, entry, part.start, 600_000), part.start))
+        kept.append((look(reader, CREATED_US, entry, part.start, 600_000), part.start))
         del part
         assert reader.held_sheets <= 4
     for number, (found, position) in enumerate(kept):
@@ -172,7 +184,7 @@ def test_places_of_the_killed_are_free(tmp_path: Path) -> None:
     ready, say = os.pipe()
     if (pid := os.fork()) == 0:
         try:
-            held = shard.reader().look(CREATED_US, 0, 0, 300_000)
+            held = look(shard.reader(), CREATED_US, 0, 0, 300_000)
             os.write(say, b"y" if held is not None else b"n")
             signal.pause()
         finally:
@@ -183,7 +195,7 @@ def test_places_of_the_killed_are_free(tmp_path: Path) -> None:
     def stands() -> bool:
         for _ in range(6):
             shard.send(*[bytes(4000)] * 150)
-        return reader.look(CREATED_US, 0, 0, 10_000) is not None
+        return look(reader, CREATED_US, 0, 0, 10_000) is not None
 
     assert stands()
     os.kill(pid, signal.SIGKILL)
@@ -199,9 +211,9 @@ def test_more_readers_than_places_copy(shard: Shard) -> None:
         lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, PLACES, 0)
         fcntl.fcntl(file, 37, lock)  # F_OFD_SETLK
         reader = shard.reader()
-        assert values_of(reader.look(CREATED_US, 0, 0, 300_000), 0) == [bytes(4000)] * 50
+        assert values_of(look(reader, CREATED_US, 0, 0, 300_000), 0) == [bytes(4000)] * 50
         assert reader.held_sheets == 0
-    found = reader.look(CREATED_US, 0, 0, 300_000)
+    found = look(reader, CREATED_US, 0, 0, 300_000)
     assert (found is not None, reader.held_sheets) == (True, 1)
 
 
@@ -209,33 +221,32 @@ def test_another_segment_or_place_is_not_found(shard: Shard) -> None:
     shard.send(b"one", b"two", b"three")
     reader = shard.reader()
     for wrong in ((CREATED_US + 1, 0, 0), (CREATED_US, 4, 11), (CREATED_US, 2**63, 0), (0, 3, 11)):
-        assert reader.look(*wrong, 1000) is None
+        assert look(reader, *wrong, 1000) is None
         assert not reader.at_end
-    assert values_of(reader.look(CREATED_US, 2, 6, 1000), 6) == [b"three"]
+    assert values_of(look(reader, CREATED_US, 2, 6, 1000), 6) == [b"three"]
     assert reader.at_end
-    assert reader.look(CREATED_US, 3, 11, 1000) is None
+    assert look(reader, CREATED_US, 3, 11, 1000) is None
     assert reader.at_end
 
 
 def test_on_into_the_next_segment_where_the_last_one_has_ended(shard: Shard) -> None:
     reader = shard.reader()
     shard.send(b"one")
-    assert values_of(reader.look(CREATED_US, 0, 0, 100), 0) == [b"one"]
+    assert values_of(look(reader, CREATED_US, 0, 0, 100), 0) == [b"one"]
     shard.packer.add_list([b"two", b"three"], None, 0, 1)
     ((part,),) = shard.packer.take().values()
-    assert part.sheet is not None
-    assert shard.sheets.tell(part.sheet, CREATED_US + 5, 0, part.start, part.data_at, part.entry_at, 2)
-    assert reader.look(CREATED_US, 1, 2, 100) is None  # nothing ends there
-    assert values_of(reader.look(CREATED_US, 1, 3, 100), 3) == [b"two", b"three"]
+    assert shard.notice(part, CREATED_US + 5, 0).give()
+    assert look(reader, CREATED_US, 1, 2, 100) is None  # nothing ends there
+    assert values_of(look(reader, CREATED_US, 1, 3, 100), 3) == [b"two", b"three"]
     assert (reader.created_us, reader.at_end) == (CREATED_US + 5, True)
-    assert reader.look(CREATED_US + 6, 0, 3, 100) is None  # never back
+    assert look(reader, CREATED_US + 6, 0, 3, 100) is None  # never back
 
 
 class Bell:
     """A waiter, and what wakes it."""
 
     def __init__(self, folder: Path) -> None:
-        self.hints = Hints(folder / "hints", make=True)
+        self.hints = Hints(folder.with_name(f"{folder.name}-hints"), make=True)
         self.waiter = Waiter(self.hints, [7])
 
     def ring(self) -> None:
@@ -248,9 +259,7 @@ def vigil_of(shard: Shard, bell: Bell, *, bytes_max: int = 100_000, streams: boo
 
 
 def values_in(batch: Records | None) -> list[bytes]:
-    assert batch is not None
-    assert (batch.stream, batch.shard) == ("s", 3)
-    return [message.value or b"" for message in batch.messages()]
+    return values_of(batch, -1 if batch is None else batch.start)
 
 
 def test_a_vigil_gives_what_is_there_then_waits_for_what_comes(shard: Shard, tmp_path: Path) -> None:
@@ -324,8 +333,7 @@ def test_a_vigil_goes_on_into_the_next_segment(shard: Shard, tmp_path: Path) -> 
     assert values_in(vigil.next(0.0)) == [b"one", b"two"]
     shard.packer.add_list([b"three"], None, 0, 1)
     (part,) = shard.packer.take()[0]
-    assert part.sheet is not None
-    assert shard.sheets.tell(part.sheet, CREATED_US + 1, 0, part.start, part.data_at, part.entry_at, 1)
+    assert shard.notice(part, CREATED_US + 1, 0).give()
     bell.ring()
     assert values_in(vigil.next(30.0)) == [b"three"]
     assert (vigil.created_us, vigil.entry, vigil.position) == (CREATED_US + 1, 1, 11)
@@ -336,9 +344,8 @@ def test_a_run_for_each_segment_and_a_new_sheet_when_there_are_too_many(shard: S
     for number in range(20):
         shard.packer.add_list([b"%06d" % number], None, 0, 1)
         ((part,),) = shard.packer.take().values()
-        assert part.sheet is not None
-        told = shard.sheets.tell(part.sheet, 1000 + number, 0, part.start, part.data_at, part.entry_at, 1)
-        found = reader.look(1000 + number, 0, position, 100)
+        told = shard.notice(part, 1000 + number, 0).give()
+        found = look(reader, 1000 + number, 0, position, 100)
         assert (found is not None) == told
         position = part.end
         if not told:
@@ -393,12 +400,12 @@ def test_who_is_forked_copies_and_lets_nothing_of_its_parent_go(tmp_path: Path) 
     shard = Shard(tmp_path, sheets=2)
     shard.send(*[b"held" * 1000] * 50)
     reader = shard.reader()
-    held = reader.look(CREATED_US, 0, 0, 300_000)
+    held = look(reader, CREATED_US, 0, 0, 300_000)
     if (pid := os.fork()) == 0:
         code = 1
         try:
-            more = reader.look(CREATED_US, 0, 0, 300_000)
-            code = 0 if more is not None and not reader.in_place else 2
+            more = look(reader, CREATED_US, 0, 0, 300_000)
+            code = 0 if more is not None and not more.data.readonly else 2  # a copy is its own
             held = None
         finally:
             os._exit(code)
@@ -411,7 +418,7 @@ def test_who_is_forked_copies_and_lets_nothing_of_its_parent_go(tmp_path: Path) 
 def test_a_batch_in_a_cycle_lets_go_as_well(shard: Shard) -> None:
     shard.send(*[bytes(4000)] * 50)
     reader = shard.reader()
-    cycle: list[object] = [reader.look(CREATED_US, 0, 0, 300_000)]
+    cycle: list[object] = [look(reader, CREATED_US, 0, 0, 300_000)]
     cycle.append(cycle)
     assert reader.held_sheets == 1
     del cycle
@@ -423,16 +430,16 @@ def test_the_end_is_told(shard: Shard) -> None:
     shard.send(b"x")
     reader = shard.reader()
     assert not reader.has_ended
-    held = reader.look(CREATED_US, 0, 0, 10)
+    held = look(reader, CREATED_US, 0, 0, 10)
     shard.sheets.close()
     assert reader.has_ended
     assert values_of(held, 0) == [b"x"]
-    assert values_of(reader.look(CREATED_US, 0, 0, 10), 0) == [b"x"]
+    assert values_of(look(reader, CREATED_US, 0, 0, 10), 0) == [b"x"]
     assert not reader.at_end
     assert not os.path.exists(shard.memory)
     assert not os.path.exists(shard.pins)
     shard.send(b"y")
-    assert reader.look(CREATED_US, 1, 1, 10) is None
+    assert look(reader, CREATED_US, 1, 1, 10) is None
 
 
 def test_the_dead_are_taken_away_and_the_living_only_by_who_may(tmp_path: Path) -> None:
@@ -453,7 +460,7 @@ def test_the_dead_are_taken_away_and_the_living_only_by_who_may(tmp_path: Path) 
     os.waitpid(pid, 0)
     wait_until(lambda: reap(memory, pins), "the dead one's files to go")
     assert reader.has_ended
-    assert values_of(reader.look(CREATED_US, 0, 0, 10), 0) == [b"x"]
+    assert values_of(look(reader, CREATED_US, 0, 0, 10), 0) == [b"x"]
     assert os.listdir(tmp_path) == []
     assert reap(memory, pins)
     older = Shard(tmp_path)
@@ -536,10 +543,11 @@ def test_whatever_the_table_says_nothing_outside_a_sheet_is_read(tmp_path: Path,
             if draw.random() < 0.3:
                 file.seek(HEAD_BYTES + ENTRIES_AT + 24 * draw.randrange(60))
                 file.write(struct.pack("<Q", draw.choice(odd)))
-            found = reader.look(CREATED_US, draw.choice(odd), draw.choice(odd[:10]), draw.choice([1, 100, 10**6]))
+            found = look(reader, CREATED_US, draw.choice(odd), draw.choice(odd[:10]), draw.choice([1, 100, 10**6]))
             if found is not None:
-                assert len(bytes(found[1])) <= ENTRIES_AT  # type: ignore[call-overload]
-                Records("s", 0, 0, *found)
+                assert len(bytes(found.data)) <= ENTRIES_AT
+                with suppress(Corrupt):
+                    assert len(found.messages()) == found.count
 
 
 def test_readers_that_are_slow_and_a_writer_that_is_not(tmp_path: Path) -> None:
@@ -570,14 +578,14 @@ def _follow(shard: Shard, content: list[bytes], places: memoryview, number: int)
     reader, draw = shard.reader(), random.Random(number)
     entry, kept = 0, []
     for _ in range(3000):
-        while (found := reader.look(CREATED_US, entry, 4096 * entry, draw.choice([4096, 200_000]))) is None:
+        while (found := look(reader, CREATED_US, entry, 4096 * entry, draw.choice([4096, 200_000]))) is None:
             if entry < places[0]:  # overtaken; or everything is held, and nothing new can be shown
                 entry = max(0, places[0] - draw.choice([1, 40, 200]))
                 kept.clear()
             places[number] = entry
             os.sched_yield()
         kept.append((found, entry))
-        entry = places[number] = entry + len(found[0]) // ENTRY_BYTES
+        entry = places[number] = entry + found.count
         if len(kept) > 3:
             one, first = kept.pop(draw.randrange(3))
             values = values_of(one, 4096 * first)

@@ -64,11 +64,13 @@ class Appender(Protocol):
         other_content: Buffer,
         *,
         passing: bool,
+        notice: object | None = None,
     ) -> None:
         """Append here and to another file, and bring both to the disk side by side; the other one becomes readable
-        behind this one. `passing`: what is appended here is read from elsewhere, as what is forgotten is. Free to do
-        nothing, or the first of the two alone: their lengths tell, and append() and sync() do what is left. An error
-        is one of sync(): the appenders are of no more use."""
+        behind this one. `passing`: what is appended here is read from elsewhere, as what is forgotten is. `notice`: a
+        capsule of something to be said the moment both are there. Free to do nothing, or the first of the two alone:
+        their lengths tell, and append() and sync() do what is left; then nothing was said. An error is one of sync():
+        the appenders are of no more use."""
         ...
 
     def sync(self) -> int:

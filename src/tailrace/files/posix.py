@@ -377,7 +377,15 @@ class PosixAppender:
             return end
 
     def flush_with(
-        self, offset: int, content: Buffer, other: Appender, other_offset: int, other_content: Buffer, *, passing: bool
+        self,
+        offset: int,
+        content: Buffer,
+        other: Appender,
+        other_offset: int,
+        other_content: Buffer,
+        *,
+        passing: bool,
+        notice: object | None = None,
     ) -> None:
         if self._swift is None or not isinstance(other, PosixAppender) or other._swift is None:
             return
@@ -390,7 +398,7 @@ class PosixAppender:
                 side = self._swift.side(fence, self._record, offset, content, passing=passing)
                 other_side = other._swift.side(other_fence, other._record, other_offset, other_content, passing=False)
                 try:
-                    flush_together(side, other_side)
+                    flush_together(side, other_side, notice)
                 finally:  # an interrupt comes right behind it: what was told stays told
                     self._took(side)
                     other._took(other_side)
@@ -412,7 +420,7 @@ class PosixAppender:
         self._swift.learn(side)
         if side.told:
             self._length = self._flushed = side.end
-            self._record = replace(self._record, flushed_bytes=side.end)
+            self._record = self._swift.following
         elif side.sync_error:
             self._broken = str(explain(OSError(side.sync_error, os.strerror(side.sync_error)), "flush", self._path))
 

@@ -29,6 +29,7 @@ class Swift:
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._direct: int | None = None  # a second handle, which passes the page cache by; None: not opened yet
+        self._following: tuple[FenceRecord, bytes] | None = None  # what the last side was to make of the fence
 
     def side(self, fence: int, mine: FenceRecord, offset: int, content: Buffer, *, passing: bool) -> Side:
         """`passing`: what is written is read from elsewhere, and need not get into the machine's memory of files."""
@@ -36,8 +37,16 @@ class Swift:
             self._direct = _reopened(self._handle)
         direct = self._direct if passing and self._direct is not None else _NEVER
         view = memoryview(content).cast("B")
-        following = replace(mine, flushed_bytes=offset + len(view))
-        return Side(self._handle, fence, mine.encode(), following.encode(), view, offset, direct)
+        last, following = self._following, replace(mine, flushed_bytes=offset + len(view))
+        encoded = last[1] if last is not None and last[0] is mine else mine.encode()
+        self._following = following, following.encode()
+        return Side(self._handle, fence, encoded, self._following[1], view, offset, direct)
+
+    @property
+    def following(self) -> FenceRecord:
+        """What the fence is when all of the last side is told of."""
+        assert self._following is not None
+        return self._following[0]
 
     def learn(self, side: Side) -> None:
         """From what has become of it: the file system may want something else than we do."""
@@ -52,9 +61,9 @@ class Swift:
                 os.close(direct)
 
 
-def flush_together(first: Side, second: Side) -> None:
-    """As far as it goes; both sides tell."""
-    flush(first, second, turn_bytes=_TURN_BYTES, direct_least=_DIRECT_LEAST_BYTES)
+def flush_together(first: Side, second: Side, notice: object | None) -> None:
+    """As far as it goes; both sides tell. `notice`: what to say when both are there."""
+    flush(first, second, turn_bytes=_TURN_BYTES, direct_least=_DIRECT_LEAST_BYTES, notice=notice)
 
 
 def _reopened(handle: int) -> int:

@@ -38,11 +38,15 @@ cdef class Records:
     cdef readonly int32_t shard
     cdef readonly int64_t start
     cdef readonly Py_ssize_t count
-    cdef object _source
-    cdef _Entries _index
-    cdef _Bytes _content
+    cdef object _source            # whose bytes the data are
+    cdef object _index, _content   # what keeps entries and data where they are
+    cdef const tr_entry *_first
+    cdef size_t _entries           # that were given; the first `count` of them are good
+    cdef const uint8_t *_at
+    cdef Py_ssize_t _bytes
     cdef int64_t _end
     cdef bint _unchecked
 
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1
+    cdef int lay_block(self, str stream, int32_t shard, int64_t start, Block block, size_t entries) except -1
     cdef int _check(self) except -1

@@ -8,6 +8,7 @@ caller holds. Entries are checked by `verify` before any other function may look
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -233,6 +234,7 @@ def _message(stream, shard, position, timestamp_us, key, value):
     return Message(stream=stream, shard=shard, position=position, timestamp_us=timestamp_us, key=key, value=value)
 
 
+@cython.no_gc_clear  # entries and data are looked at for as long as it lives
 cdef class Records:
     """A run of records of one shard. Of the entries given, the first `count` are whole and match the data, which begins
     at `start`; what lies behind them is not looked at again. `proven`: entries and data were checked where they come
@@ -244,24 +246,38 @@ cdef class Records:
         self.lay(stream, shard, start, entries, data, proven, shown)
 
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1:
+        cdef _Entries index
+        cdef _Bytes content
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
+        index, content = _Entries(entries), _Bytes(data)
         self.stream, self.shard, self.start, self._source = stream, shard, start, data
-        self._index, self._content, self._unchecked, self._end = _Entries(entries), _Bytes(data), shown, start
+        self._index, self._first, self._entries = index, index.first, index.entries
+        self._content, self._at, self._bytes = content, content.at, content.count
+        self._unchecked, self._end = shown, start
         if shown:
-            if self._index.entries:
-                self._end = self._index.first[self._index.entries - 1].end
-            if self._end - start == self._content.count:
-                self.count = self._index.entries
+            if self._entries:
+                self._end = self._first[self._entries - 1].end
+            if self._end - start == self._bytes:
+                self.count = self._entries
             else:
                 self._end, self._unchecked = start, False
             return 0
         with nogil:
-            self.count = tr_verify(self._index.first, self._index.entries, start,
-                                   self._content.at, self._content.count, proven)
+            self.count = tr_verify(self._first, self._entries, start, self._at, self._bytes, proven)
         if self.count:
-            self._end = self._index.first[self.count - 1].end
+            self._end = self._first[self.count - 1].end
+        return 0
+
+    cdef int lay_block(self, str stream, int32_t shard, int64_t start, Block block, size_t entries) except -1:
+        """Of new records, by the shortest way: a few that are proven, copied into a block of their own. Its `size` bytes
+        are the data, and the entries lie behind them, at the next multiple of 8."""
+        self.stream, self.shard, self.start, self._source = stream, shard, start, block
+        self._at, self._bytes = block.memory, block.size
+        self._first, self._entries = <const tr_entry *> (block.memory + (block.size + 7 & ~7)), entries
+        self.count = tr_verify(self._first, entries, start, self._at, self._bytes, True)
+        self._end = self._first[self.count - 1].end if self.count else start
         return 0
 
     cdef int _check(self) except -1:
@@ -271,20 +287,21 @@ cdef class Records:
         if not self._unchecked or not self.count:
             return 0
         own = Block(self.count * TR_ENTRY_BYTES)
-        memcpy(own.memory, self._index.at, own.size)
-        good = tr_verify(<const tr_entry *> own.memory, self.count, self.start, self._content.at, self._content.count, True)
+        memcpy(own.memory, self._first, own.size)
+        good = tr_verify(<const tr_entry *> own.memory, self.count, self.start, self._at, self._bytes, True)
         if <Py_ssize_t> good < self.count or (<const tr_entry *> own.memory)[self.count - 1].end != <uint64_t> self._end:
             raise Corrupt(
                 f"{self.stream}/{self.shard}: what its producer has in shared memory is damaged, behind position "
                 f"{self.start}. None of it was delivered; seek to {self.start} with in_place=False to read the files",
                 shard=self.shard, position=self.start, resume_position=self.start)
-        self._index, self._unchecked = _Entries(own), False
+        self._index, self._first, self._unchecked = own, <const tr_entry *> own.memory, False
         return 0
 
     @property
     def data(self):
         """The messages' bytes, from start to end."""
-        return memoryview(self._source)[:self.end - self.start]
+        view = PyMemoryView_FromObject(self._source)
+        return view if self._end - self.start == self._bytes else view[:self._end - self.start]
 
     @property
     def end(self):
@@ -292,11 +309,11 @@ cdef class Records:
 
     @property
     def first_time_us(self):
-        return self._index.first[0].time_us if self.count else None
+        return self._first[0].time_us if self.count else None
 
     @property
     def last_time_us(self):
-        return self._index.first[self.count - 1].time_us if self.count else None
+        return self._first[self.count - 1].time_us if self.count else None
 
     def messages(self):
         """All of them as a list of Message."""
@@ -309,8 +326,8 @@ cdef class Records:
         cdef uint32_t key
         cdef Message message
         for i in range(self.count):
-            entry = &self._index.first[i]
-            at = <const char *> self._content.at + (start - origin)
+            entry = &self._first[i]
+            at = <const char *> self._at + (start - origin)
             key = entry.shape & TR_KEY_MAX
             message = Message.__new__(Message)
             message.stream = self.stream
@@ -335,7 +352,7 @@ cdef class Records:
         cdef size_t count = self.count
         self._check()
         with nogil:
-            room = tr_measure_columns(self._index.first, count, self.start)
+            room = tr_measure_columns(self._first, count, self.start)
         if self.end - self.start >= 1 << 31:
             raise OverflowError(f"{self.end - self.start} bytes in one batch; Arrow's binary columns end at 2 GiB")
         side_by_side = room.key_bytes == 0 and room.fillers == 0
@@ -352,7 +369,7 @@ cdef class Records:
         out.times, out.positions = <int64_t *> times.memory, <int64_t *> positions.memory
         out.shards = <int32_t *> shards.memory
         with nogil:
-            tr_split_columns(self._index.first, count, self.start, self._content.at, self.shard, out)
+            tr_split_columns(self._first, count, self.start, self._at, self.shard, out)
         return (keys, key_offsets, key_bits, room.absent_keys, self._source if side_by_side else values, value_offsets,
                 value_bits, room.absent_values, times, positions, shards)
 

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The thin binding of a flush: see fenced.h."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint8_t, uint64_t
 
 cdef extern from "fenced.h" nogil:
@@ -16,6 +17,12 @@ cdef extern from "fenced.h" nogil:
         size_t written, passed
         int sync_error, told
     int tr_fenced_flush(tr_side *first, tr_side *second, size_t turn_bytes, size_t direct_least)
+
+cdef extern from "notice.h" nogil:
+    const char *TR_NOTICE_CAPSULE
+    ctypedef struct tr_notice:
+        void (*give)(void *whose) noexcept nogil
+        void *whose
 
 
 cdef class Side:
@@ -70,11 +77,13 @@ cdef class Side:
         return bool(self.side.told)
 
 
-def flush(Side first not None, Side second not None, *, size_t turn_bytes, size_t direct_least):
-    """Append to both files and bring them to the disk side by side; then tell of the first, then of the second. As far as
-    it goes: both sides tell."""
+def flush(Side first not None, Side second not None, *, size_t turn_bytes, size_t direct_least, notice=None):
+    """Append to both files and bring them to the disk side by side; then tell of the first, then of the second, and then
+    give the notice, if there is one. As far as it goes: both sides tell."""
+    cdef tr_notice *last = NULL if notice is None else <tr_notice *> PyCapsule_GetPointer(notice, TR_NOTICE_CAPSULE)
     if first is second or first.used or second.used or not turn_bytes:
         raise ValueError("two sides, each of them once, in turns of at least one byte")
     first.used = second.used = True
     with nogil:
-        tr_fenced_flush(&first.side, &second.side, turn_bytes, direct_least)
+        if not tr_fenced_flush(&first.side, &second.side, turn_bytes, direct_least) and last != NULL:
+            last.give(last.whose)

@@ -5,19 +5,9 @@ from libc.stdint cimport uint32_t, uint64_t
 import errno
 import os
 
-cdef extern from *:
-    """
-    #include <stdatomic.h>
-    typedef _Atomic uint32_t tr_own_word;
-    """
-    ctypedef uint32_t tr_own_word
-
 cdef extern from "hints.h" nogil:
     enum:
-        TR_HINT_SLOTS
         TR_HINT_WAIT_MAX
-    ctypedef struct tr_hint_slot:
-        pass
     int tr_hints_map(const char *path, int writable, tr_hint_slot **slots)
     void tr_hints_unmap(tr_hint_slot *slots)
     uint32_t tr_hint_waiters(const tr_hint_slot *slot)
@@ -33,7 +23,6 @@ WAIT_MAX = TR_HINT_WAIT_MAX
 
 cdef class Hints:
     """The hints of one world on this host. `make`: make the file if it is not there."""
-    cdef tr_hint_slot *slots
 
     def __cinit__(self, path, *, bint make=False):
         error = tr_hints_map(os.fsencode(path), make, &self.slots)
@@ -59,11 +48,6 @@ cdef class Hints:
 cdef class Waiter:
     """Sleeps until one of a few slots is raised, or one of some `further` ones if told so. Belongs to one thread; stop()
     may come from any, and from a signal."""
-    cdef Hints hints
-    cdef tr_own_word own
-    cdef uint32_t[127] numbers
-    cdef uint32_t[127] seen
-    cdef uint32_t count, near  # how many there are, and how many of them are not further ones
 
     def __cinit__(self, Hints hints not None, slots, further=()):
         wanted = sorted(set(slots))

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's, and `Vigil` its
-shortest way to what comes next."""
+"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's, `Vigil` its
+shortest way to what comes next, and `Watchman` whoever goes that way while there is one."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.unistd cimport getpid
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from tailrace.native._core cimport Block, Records
+from tailrace.native._hints cimport TR_HINT_SLOTS, Hints, Waiter, tr_hint_slot
 
 import errno
 import os
@@ -41,8 +43,14 @@ cdef extern from "sheets.h" nogil:
                        uint64_t entries_at)
     int tr_sheet_back(tr_sheets *all, uint32_t number, uint64_t start, uint64_t end)
     int tr_sheet_begin(tr_sheets *all, uint32_t number, uint64_t generation)
-    int tr_sheet_tell(tr_sheets *all, uint32_t number, uint64_t created_us, uint64_t first, uint64_t start,
-                      uint64_t data_at, uint64_t entry_at, uint64_t count)
+    ctypedef struct tr_telling:
+        tr_sheets *all
+        tr_hint_slot *slot
+        uint32_t number
+        uint64_t created_us, first, start, data_at, entry_at, count
+        int shown
+        uint32_t woken
+    void tr_telling_give(void *telling)
     void tr_sheets_missed(tr_sheets *all)
     void tr_sheets_end(tr_sheets *all, const char *memory, const char *pins)
     int tr_sheets_has_ended(const tr_sheets *all)
@@ -56,6 +64,12 @@ cdef extern from "sheets.h" nogil:
     int tr_sheets_enter(tr_sheets *all)
     int tr_sheet_pin(tr_sheets *all, int place, uint32_t number, uint64_t generation)
     void tr_sheet_let_go(tr_sheets *all, int place, uint32_t number)
+
+cdef extern from "notice.h" nogil:
+    const char *TR_NOTICE_CAPSULE
+    ctypedef struct tr_notice:
+        void (*give)(void *whose) noexcept nogil
+        void *whose
 
 SHEETS_MAX = TR_SHEETS_MAX
 PLACES = TR_PLACES
@@ -165,16 +179,18 @@ cdef class Sheets:
         backed[0] = wanted
         return True
 
-    def tell(self, Sheet sheet not None, uint64_t created_us, uint64_t first, uint64_t start, uint64_t data_at,
-             uint64_t entry_at, uint64_t count):
-        """Messages that lie in the sheet, data and entries, are durable as entries `first` … of a segment: consumers may
-        read them. Whether that could be said."""
-        if self.ended or not tr_sheet_tell(&self.all, sheet.number, created_us, first, start, data_at, entry_at, count):
-            tr_sheets_missed(&self.all)
-            sheet.is_full = True
-            return False
-        self.told_ns[sheet.number] = now_ns()
-        return True
+    def notice(self, Sheet sheet not None, uint64_t created_us, uint64_t first, uint64_t start, uint64_t data_at,
+               uint64_t entry_at, uint64_t count, Hints hints not None, uint32_t slot):
+        """Of messages that lie in the sheet, data and entries: when they are durable, as entries `first` … of a segment,
+        it is to be given, and consumers who wait for this slot of the hints are woken to read them."""
+        if slot >= TR_HINT_SLOTS:
+            raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
+        cdef Notice notice = Notice.__new__(Notice)
+        notice.sheets, notice.sheet, notice.hints = self, sheet, hints
+        notice.telling = tr_telling(all=&self.all, slot=hints.slots + slot, number=sheet.number, created_us=created_us,
+                                    first=first, start=start, data_at=data_at, entry_at=entry_at, count=count)
+        notice.notice.give, notice.notice.whose = tr_telling_give, &notice.telling
+        return notice
 
     def missed(self):
         """Something became durable that is in no sheet."""
@@ -237,6 +253,35 @@ cdef class Sheet:
         return more_data, more_entries
 
 
+@cython.no_gc
+cdef class Notice:
+    """See `Sheets.notice`. It is given once, however often that is tried."""
+    cdef Sheets sheets
+    cdef Sheet sheet
+    cdef Hints hints
+    cdef tr_telling telling
+    cdef tr_notice notice
+
+    @property
+    def capsule(self):
+        """For whoever makes the messages durable, to be given there without the interpreter. Good while this lives."""
+        return PyCapsule_New(&self.notice, TR_NOTICE_CAPSULE, NULL)
+
+    def give(self):
+        """Whether it could be said, now or before."""
+        tr_telling_give(&self.telling)
+        if self.telling.shown:
+            self.sheets.told_ns[self.telling.number] = now_ns()
+        else:
+            self.sheet.is_full = True
+        return self.telling.shown != 0
+
+    @property
+    def woken(self):
+        """How many consumers were asleep."""
+        return self.telling.woken
+
+
 # ---- reading ------------------------------------------------------------------------------------------------------------
 
 cdef class SheetReader:
@@ -248,7 +293,7 @@ cdef class SheetReader:
     cdef int owner             # the process that has the place
     cdef uint32_t[64] holds    # buffers that are in use, by sheet
     cdef uint32_t held         # sheets that are
-    cdef readonly bint at_end, in_place
+    cdef readonly bint at_end
     cdef readonly uint64_t created_us
     cdef readonly uint64_t bytes_read
 
@@ -267,20 +312,24 @@ cdef class SheetReader:
         """Nothing more comes here: its writer is gone, or another one has come."""
         return tr_sheets_has_ended(&self.all) != 0
 
-    def look(self, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max):
-        """(entries from this one of a segment on, the data of all of them): about as many bytes as that, and at least one
-        message. None: they are in no sheet. `position`: where the message of the first entry begins. `in_place`: what it
-        gave lies in the sheet, which is held for as long as either of them lives; else it is copied. `created_us`: the
-        segment it belongs to, which is the one behind the wanted one if that has ended at `position`."""
-        return self.find(created_us, entry, position, bytes_max)
+    def read(self, type kind not None, str stream not None, int32_t shard, uint64_t created_us, uint64_t entry,
+             uint64_t position, uint64_t bytes_max):
+        """Records of this kind from this entry of a segment on: about as many bytes as that, and at least one message.
+        None: they are in no sheet, or not as they should be. `position`: where the message of the first entry begins.
+        Much is left in the sheet, which is held for as long as it is in use; little is copied. `created_us`: the segment
+        it belongs to, which is the one behind the wanted one if that has ended at `position`."""
+        if not issubclass(kind, Records):
+            raise TypeError(f"batches of {kind}; they are records")
+        return self.take(kind, stream, shard, created_us, entry, position, bytes_max)
 
-    cdef tuple find(self, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max):
+    cdef Records take(self, type kind, str stream, int32_t shard, uint64_t created_us, uint64_t entry, uint64_t position,
+                      uint64_t bytes_max):
         cdef tr_found found
         cdef uint64_t count, length
         cdef const uint8_t *sheet
-        cdef const uint8_t *at
         cdef const tr_entry *first
-        self.at_end = self.in_place = False
+        cdef Records records
+        self.at_end = False
         self.created_us = created_us
         if not tr_sheets_find(&self.all, self.guess, created_us, entry, position, &found):
             self.at_end = found.last != 0
@@ -297,20 +346,20 @@ cdef class SheetReader:
         length = first[count - 1].end - position
         if length - 1 >= self.all.entries_at - found.data_at:  # nothing at all, or what cannot be
             return None
-        at = sheet + found.data_at
+        # Without its `__init__`: hundreds may do this at the same moment.
+        records = <Records> (<PyTypeObject *> kind).tp_new(kind, <PyObject *> _NO_ARGUMENTS, NULL)
         if length >= _IN_PLACE_BYTES and (self.holds[found.sheet] or self.held < _HELD_MAX) and self._enter():
             if not self.holds[found.sheet] and not tr_sheet_pin(&self.all, self.place, found.sheet, found.generation):
                 return None
-            entries, data = self._hold(found.sheet, <const uint8_t *> first, count * TR_ENTRY_BYTES), \
-                self._hold(found.sheet, at, length)
-            self.in_place = True
+            records.lay(stream, shard, position, self._hold(found.sheet, <const uint8_t *> first, count * TR_ENTRY_BYTES),
+                        self._hold(found.sheet, sheet + found.data_at, length), True, True)
         else:
-            entries, data = _copied(<const uint8_t *> first, count * TR_ENTRY_BYTES), _copied(at, length)
+            records.lay_block(stream, shard, position, _copied(sheet + found.data_at, length, first, count), count)
         if not tr_sheet_stands(&self.all, found.sheet, found.generation):
             return None  # it was begun anew before we held it, or while it was copied
-        self.at_end = found.last and count == found.count
         self.bytes_read += length + count * TR_ENTRY_BYTES
-        return entries, data
+        self.at_end = found.last and <uint64_t> records.count == found.count
+        return records if records.count else None
 
     cdef Held _hold(self, uint32_t number, const uint8_t *at, uint64_t count):
         cdef Held held = Held.__new__(Held)
@@ -330,9 +379,13 @@ cdef class SheetReader:
         return self.held
 
 
-cdef Block _copied(const uint8_t *at, uint64_t count):
-    cdef Block copy = Block(count)
-    memcpy(copy.memory, at, count)
+cdef Block _copied(const uint8_t *data, uint64_t length, const tr_entry *entries, uint64_t count):
+    """See `Records.lay_block`."""
+    cdef uint64_t behind = length + 7 & ~<uint64_t> 7
+    cdef Block copy = Block(behind + count * TR_ENTRY_BYTES)
+    memcpy(copy.memory, data, length)
+    memcpy(copy.memory + behind, entries, count * TR_ENTRY_BYTES)
+    copy.size = length
     return copy
 
 
@@ -345,20 +398,20 @@ cdef class Vigil:
     have their message, all that wake after them wait for, too.
 
     It goes on from the entry at `position` of the segment that was begun at `created_us`; `batch` is the class of its
-    batches, which are made without its `__init__`. `drained`: there is nothing more before the next hint. `streams`:
-    whether it goes on while there is."""
+    batches. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
     cdef SheetReader reader
-    cdef object waiter
+    cdef Waiter waiter
     cdef type batch
     cdef str stream
     cdef int32_t shard
     cdef uint64_t bytes_max
     cdef double patience_s
-    cdef bint drained, streams, over
+    cdef bint streams, over
+    cdef readonly bint drained
     cdef readonly uint64_t created_us, entry, position
     cdef readonly double waited_s  # of the last next() that found nothing
 
-    def __cinit__(self, SheetReader reader not None, waiter not None, type batch not None, str stream not None,
+    def __cinit__(self, SheetReader reader not None, Waiter waiter not None, type batch not None, str stream not None,
                   int32_t shard, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max,
                   double patience_s, *, bint drained, bint streams):
         if not issubclass(batch, Records):
@@ -380,33 +433,80 @@ cdef class Vigil:
     def next(self, double timeout_s):
         """The next batch; None: none came within the time or its patience, or other ways must tell. Then this one is
         over. OSError: this kernel has no such wait."""
-        cdef uint64_t began_ns = now_ns()
+        return self.take(timeout_s)
+
+    cdef Records take(self, double timeout_s):
+        cdef uint64_t began_ns = 0
         cdef double left_s = min(timeout_s, self.patience_s)
-        cdef tuple found
         cdef Records batch
         self.waited_s = 0.0
         while self.streams or self.drained:
-            if self.drained and (left_s <= 0 or not self.waiter.wait_near(left_s)) or self.over:
+            if self.drained:
+                if not began_ns:
+                    began_ns = now_ns()
+                if left_s <= 0 or not self.waiter.raised(left_s, self.waiter.near):
+                    break
+            if self.over:
                 break
-            found = self.reader.find(self.created_us, self.entry, self.position, self.bytes_max)
-            if found is None:
+            batch = self.reader.take(self.batch, self.stream, self.shard, self.created_us, self.entry, self.position,
+                                     self.bytes_max)
+            if self.over:  # making objects may have let another thread in
+                break
+            if batch is None:
                 if not self.reader.at_end:
                     break
                 # A hint that came before what it told of was read, or of another stream: there is no more than we have.
                 self.drained = True
-                left_s = min(timeout_s, self.patience_s) - (now_ns() - began_ns) / 1e9
+                if began_ns:
+                    left_s = min(timeout_s, self.patience_s) - (now_ns() - began_ns) / 1e9
                 continue
-            batch = <Records?> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
-            batch.lay(self.stream, self.shard, self.position, found[0], found[1], True, self.reader.in_place)
-            if not batch.count or self.over:  # making objects may have let another thread in
-                break
             if self.reader.created_us != self.created_us:
                 # On into the next segment, without a look at its files: hundreds would open them at the same moment.
                 self.created_us, self.entry = self.reader.created_us, 0
             self.entry, self.position = self.entry + batch.count, batch._end
-            self.drained = self.reader.at_end and batch.count == <Py_ssize_t> batch._index.entries
+            self.drained = self.reader.at_end
             return batch
-        self.waited_s = (now_ns() - began_ns) / 1e9
+        if began_ns:
+            self.waited_s = (now_ns() - began_ns) / 1e9
+        return None
+
+
+cdef class Watchman:
+    """Whoever is polled for batches: by a vigil while there is one, else by `_poll`, the long way. `_kept`: a batch that
+    was read and not handed out; it comes first. `_stopped`: nothing more is handed out."""
+    cdef public Vigil _vigil
+    cdef public object _kept
+    cdef public bint _stopped
+
+    @classmethod
+    def __class_getitem__(cls, batch):  # for annotations
+        return cls
+
+    def poll(self, double timeout_s=0.0):
+        """The next batch; None if none came within the time."""
+        cdef Vigil vigil = self._vigil
+        cdef Records batch
+        if vigil is not None:
+            batch = self.keep(vigil, timeout_s)
+            if batch is not None:
+                return batch
+            timeout_s -= vigil.waited_s
+        return self._poll(timeout_s)
+
+    def _watch(self, Vigil vigil not None, double timeout_s):
+        """The next batch from the memory of a producer of this host, which wakes us itself. None: the vigil is over."""
+        return self.keep(vigil, timeout_s)
+
+    cdef Records keep(self, Vigil vigil, double timeout_s):
+        cdef Records batch
+        if self._kept is None and not self._stopped:
+            try:
+                batch = vigil.take(timeout_s)
+                if batch is not None:
+                    return batch
+            except OSError:
+                self._waiter = None  # this kernel has no such wait
+        self._vigil = None
         return None
 
 

@@ -157,6 +157,19 @@ int tr_sheet_tell(tr_sheets *all, uint32_t number, uint64_t created_us, uint64_t
     return 1;
 }
 
+void tr_telling_give(void *given) {
+    tr_telling *telling = given;
+    if (telling->given) return;
+    telling->given = 1;
+    telling->shown = !tr_sheets_has_ended(telling->all) &&
+                     tr_sheet_tell(telling->all, telling->number, telling->created_us, telling->first, telling->start,
+                                   telling->data_at, telling->entry_at, telling->count);
+    if (telling->shown)
+        telling->woken = tr_hint_raise(telling->slot);
+    else
+        tr_sheets_missed(telling->all);
+}
+
 void tr_sheets_missed(tr_sheets *all) {
     atomic_store_explicit(&all->head->newest, TR_NO_SHEET, memory_order_release);
 }

@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "hints.h"
+
 #define TR_SHEETS_MAGIC 0x5445454853524154u /* "TARSHEET" */
 
 enum {
@@ -83,6 +85,17 @@ int tr_sheet_begin(tr_sheets *all, uint32_t number, uint64_t generation);
 /* These entries, which lie in the sheet with all their data, may be read: 0 if the sheet has no place for another run. */
 int tr_sheet_tell(tr_sheets *all, uint32_t number, uint64_t created_us, uint64_t first, uint64_t start,
                   uint64_t data_at, uint64_t entry_at, uint64_t count);
+/* What is to be told of one flush, and who is to be woken: made ready before it, given when it is durable. */
+typedef struct {
+    tr_sheets *all;
+    tr_hint_slot *slot;
+    uint32_t number;
+    uint64_t created_us, first, start, data_at, entry_at, count; /* as tr_sheet_tell's */
+    int given, shown;                                            /* shown: it could be told */
+    uint32_t woken;
+} tr_telling;
+/* Once, however often it is called; by whoever flushes, and of one flush after the other. */
+void tr_telling_give(void *telling);
 /* Something was flushed that is in no sheet. */
 void tr_sheets_missed(tr_sheets *all);
 /* Nothing more comes. The files go, unless others have their names by now. */

@@ -217,6 +217,7 @@ class World:
         sheets: dict[int, Sheets] = {}
         shadow = self.shadow(stream)
         on_append: Callable[[Appended], object] = shadow.appended if shadow else lambda appended: None
+        showing: Showing | None = None
         try:
             for shard in wanted:
                 logs[shard] = ShardLog(
@@ -228,6 +229,7 @@ class World:
                     lambda shard: self._trim(stream, shard),
                     lambda appended: on_append(appended),
                     lambda: config.cached and shadow is not None and shadow.taking,
+                    lambda *of: None if showing is None else showing.notice(*of),
                 )
             if (hints := self._hints()) is not None:
                 hints.raise_(CATALOG_SLOT)
@@ -238,7 +240,8 @@ class World:
                     with suppress(OSError):  # there is no memory to share: then there are only files and cache
                         make_world_folder(self._root, self.config.host)
                         sheets = begin_sheets(self._sheets_folder(), incarnation, wanted, config.in_place_bytes)
-                        on_append = Showing(sheets, hints, incarnation, on_append).appended
+                        showing = Showing(sheets, hints, incarnation, on_append)
+                        on_append = showing.appended
             return Producer(
                 stream, config.shards, logs, producer_config, self._clock, config.message_bytes_max, shadow, sheets
             )

@@ -17,6 +17,8 @@ class Batch(Records):
     - `batch.data`: the raw bytes, keys and values as they lie in the file, not copied again
     """
 
+    __slots__ = ()
+
     def __len__(self) -> int:
         return self.count
 

@@ -17,7 +17,7 @@ from ..config import ConsumerConfig
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, Corrupt, FileProblem
 from ..native.hints import Waiter
-from ..native.sheets import Vigil
+from ..native.sheets import Watchman
 from .batch import Batch
 from .board import Board
 from .lodging import Moves
@@ -35,7 +35,7 @@ _SOON_S = DELAY_S / 2  # how long it waits by the shortest way
 _UNSETTLED_S = SILENT_S + 2 * DELAY_S  # what a hint announced may show so much later, when the file is turned to
 
 
-class Consumer:
+class Consumer(Watchman[Batch]):
     """Iterate over it for batches; `async for` works too. Not for several threads at once.
 
     follow: wait for more at the end. Without it, an iteration ends when all that was there when it began is handed out.
@@ -58,7 +58,7 @@ class Consumer:
         self._waiter: Waiter | None = None
         self._drained = False  # the last batch was all there is …
         self._streaming = False  # … or there is more where it came from: one look at the cache, and nothing else
-        self._vigil: Vigil[Batch] | None = None  # who reads the only shard, while its producer shows what it has
+        self._vigil = None  # who reads the only shard, while its producer shows what it has
         self._look_s = 0.0  # how long the last look took
         self._quiet_since_s: float | None = None  # neither a hint nor a batch came since; None: one just did
         self._tails = {(tail.stream, tail.shard): tail for tail in tails}
@@ -72,7 +72,7 @@ class Consumer:
         self._stop, self._stopped = threading.Event(), False  # the same twice: one to wait for, one to look at
         self._reading = threading.Lock()  # so that close() takes no file away from under a read
         self._sleeper: ThreadPoolExecutor | None = None  # of coroutines that wait
-        self._kept: Batch | None = None  # read, but not handed out: whoever asked for it was cancelled
+        self._kept = None  # read, but not handed out: whoever asked for it was cancelled
         self._limit = None if config.bytes_per_s is None else RateLimit(config.bytes_per_s, clock.monotonic_s())
         if len({stream for stream, _ in self._tails}) == 1:
             self._only_stream: str | None = next(iter(self._tails))[0]
@@ -81,12 +81,7 @@ class Consumer:
 
     # ---- batches
 
-    def poll(self, timeout_s: float = 0.0) -> Batch | None:
-        """The next batch; None if none came within the time."""
-        if (vigil := self._vigil) is not None:
-            if (batch := self._watch(vigil, timeout_s)) is not None:
-                return batch
-            timeout_s -= vigil.waited_s
+    def _poll(self, timeout_s: float) -> Batch | None:
         deadline_s = self._clock.monotonic_s() + timeout_s
         if (batch := self._soon(timeout_s)) is not None:
             return batch
@@ -215,17 +210,6 @@ class Consumer:
         if drained and (timeout_s <= 0 or not self._sleep(timeout_s)):
             return None
         return self._glance()
-
-    def _watch(self, vigil: Vigil[Batch], timeout_s: float) -> Batch | None:
-        """From the memory of a producer of this host, which wakes us itself."""
-        if self._kept is None and not self._stopped:
-            try:
-                if (batch := vigil.next(timeout_s)) is not None:
-                    return batch
-            except OSError:
-                self._waiter = None  # this kernel has no such wait
-        self._vigil = None
-        return None
 
     def _glance(self) -> Batch | None:
         batch = None

@@ -13,9 +13,9 @@ from hashlib import blake2b
 
 from ..env import Clock
 from ..files.lengths import hint_slot
+from ..native import Packed
 from ..native.hints import Hints
-from ..native.sheets import SHEETS_MAX, SheetReader, Sheets, reap
-from .segments import entries_in
+from ..native.sheets import SHEETS_MAX, Notice, SheetReader, Sheets, reap
 from .shadow import Appended
 
 SHEET_BYTES = 16 << 20
@@ -59,25 +59,27 @@ def begin_sheets(folder: str, incarnation: str, shards: Sequence[int], bytes_max
 
 
 class Showing:
-    """Says what may be read in the sheets of one producer, wakes those who wait for it, and passes everything on."""
+    """Says what may be read in the sheets of one producer and wakes those who wait for it, at the moment when it is
+    durable; and passes everything on."""
 
     def __init__(
         self, sheets: Mapping[int, Sheets], hints: Hints, incarnation: str, then: Callable[[Appended], object]
     ) -> None:
         self._sheets, self._hints, self._slot, self._then = sheets, hints, hint_slot(incarnation), then
 
+    def notice(self, shard: int, packed: Packed, created_us: int, first: int) -> Notice | None:
+        """Of what is about to be flushed as entries `first` … of a segment. None: it lies in no sheet."""
+        sheets, sheet = self._sheets.get(shard), getattr(packed, "sheet", None)  # a run of a transaction has none
+        if sheets is None or sheet is None:
+            return None
+        where = packed.start, packed.data_at, packed.entry_at, packed.count
+        return sheets.notice(sheet, created_us, first, *where, self._hints, self._slot)
+
     def appended(self, one: Appended) -> None:
-        if (sheets := self._sheets.get(one.shard)) is not None:
-            packed, shown = one.packed, False
-            if (sheet := getattr(packed, "sheet", None)) is None:  # a run of a transaction has none
-                sheets.missed()
-            else:
-                first = entries_in(one.index_length) - packed.count
-                shown = sheets.tell(
-                    sheet, one.segment.created_us, first, packed.start, packed.data_at, packed.entry_at, packed.count
-                )
-            if shown:
-                one = replace(one, shown=True, woken=self._hints.raise_(self._slot))
+        if one.notice is not None and one.notice.give():  # nearly always it was given by whoever synced the files
+            one = replace(one, shown=True, woken=one.notice.woken)
+        elif one.notice is None and (sheets := self._sheets.get(one.shard)) is not None:
+            sheets.missed()
         self._then(one)
 
 

@@ -20,6 +20,7 @@ from ..files.chunks import ChunkedFile, chunk_size_for, file_key
 from ..files.lengths import SegmentLengths, ShardLengths, hint_slot, late_slot, lengths_key
 from ..native import Packed
 from ..native.hints import Hints
+from ..native.sheets import Notice
 from .layers import Layers
 from .segments import Segment
 
@@ -45,7 +46,8 @@ class Appended:
     packed: Packed
     data_length: int
     index_length: int
-    shown: bool = False  # consumers of this host were told where they can read it in place …
+    notice: Notice | None = None  # of it, to the consumers of this host, as far as it was made ready
+    shown: bool = False  # they were told where they can read it in place …
     woken: int = 0  # … and so many of them were asleep
 
 

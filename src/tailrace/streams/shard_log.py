@@ -17,7 +17,8 @@ from ..errors import Corrupt, FileMissing, FileProblem, TailraceError
 from ..files import WARM_BYTES, Appender, Claim, Files
 from ..files.chunks import chunk_size_for
 from ..native import Packed
-from .segments import IndexHeader, Segment, entry_offset, newest_creation_us
+from ..native.sheets import Notice
+from .segments import IndexHeader, Segment, entries_in, entry_offset, newest_creation_us
 from .shadow import Appended
 from .shard_files import find_end, shard_folder
 from .transaction import Adopted, Run, ShardPart, pending_parts
@@ -48,13 +49,15 @@ class ShardLog:
         on_roll: Callable[[int], object] = lambda shard: None,
         on_append: Callable[[Appended], object] = lambda appended: None,
         passing: Callable[[], bool] = lambda: False,
+        notice: Callable[[int, Packed, int, int], Notice | None] = lambda shard, packed, created_us, first: None,
     ) -> None:
         """`on_roll` is called with the shard when a new segment has begun: the moment to collect old ones. `on_append`
         is told what has become durable. `passing`: whether it is read from elsewhere, so that it need not stay in
-        memory."""
+        memory. `notice` of a shard, what is to be appended, when its segment was begun and its first entry's number
+        there: what to say the moment it is durable; `on_append` gets it, too, and says what was not said yet."""
         self.stream, self.shard = stream, shard
         self._files, self._clock, self._config = files, clock, config
-        self._on_roll, self._on_append, self._passing = on_roll, on_append, passing
+        self._on_roll, self._on_append, self._passing, self._notice = on_roll, on_append, passing, notice
         self._folder = shard_folder(stream, shard)
         self._claim: Claim = files.claim(self._folder)
         self._unsettled = list(self._claim.revoked)  # files that nobody appends to any more, but whose fences stand
@@ -77,14 +80,16 @@ class ShardLog:
         abandoned, self._abandoned = self._abandoned, None
         if packed.end <= self.position:  # a try that seemed to fail, or was interrupted, went through after all
             if abandoned is not None:
-                self._tell(abandoned, packed)
+                first = entries_in(self._index_base - abandoned.segment.index_base) - packed.count
+                self._tell(abandoned, packed, self._notice_of(abandoned, packed, first))
             return
         assert packed.start == self.position, (packed.start, self.position)
         if self._open is None or self._is_full(self._open, len(packed.data)):
             self._roll()
         assert self._open is not None
+        notice = self._notice_of(self._open, packed, self._open.entries)
         try:
-            self._open.append(packed, self._passing())
+            self._open.append(packed, self._passing(), notice)
         except BaseException as problem:  # an interrupt may come between any two steps
             if self._open.broken or not isinstance(problem, FileProblem):
                 self._abandon(self._open)
@@ -93,7 +98,7 @@ class ShardLog:
         self._number += packed.count
         self.time_us = packed.last_time_us
         self._index_base = self._open.segment.index_base_after(self._open.entries)
-        self._tell(self._open, packed)
+        self._tell(self._open, packed, notice)
 
     @property
     def file_base(self) -> int:
@@ -144,11 +149,14 @@ class ShardLog:
         lengths = one.end - segment.data_base, self._index_base - segment.index_base
         self._on_append(Appended(self.shard, segment, b"", _NOTHING, *lengths))
 
-    def _tell(self, open_: "_OpenSegment", packed: Packed | Run) -> None:
+    def _notice_of(self, open_: "_OpenSegment", packed: Packed | Run, first: int) -> Notice | None:
+        return self._notice(self.shard, cast(Packed, packed), open_.segment.created_us, first)
+
+    def _tell(self, open_: "_OpenSegment", packed: Packed | Run, notice: Notice | None) -> None:
         segment = open_.segment
         data_length, index_length = packed.end - segment.data_base, self._index_base - segment.index_base
         told = cast(Packed, packed)  # a run has all that a packed one has
-        self._on_append(Appended(self.shard, segment, open_.header, told, data_length, index_length))
+        self._on_append(Appended(self.shard, segment, open_.header, told, data_length, index_length, notice))
 
     def close(self) -> None:
         """Seal what is open and let the shard go."""
@@ -245,11 +253,13 @@ class _OpenSegment:
         by now. One large flush tells nothing."""
         return self._outgrowing and chunk_size_for(flush_bytes) > self._chunk_bytes
 
-    def append(self, packed: Packed | Run, passing: bool) -> None:
+    def append(self, packed: Packed | Run, passing: bool, notice: Notice | None) -> None:
         # Side by side, but the index is told of behind the data. What a power loss leaves of either is judged by sums.
         start, offset = packed.start - self.segment.data_base, entry_offset(self.entries)
         data, entries = memoryview(packed.data), memoryview(packed.entries)
-        self._attempt(lambda: self._data.flush_with(start, data, self._index, offset, entries, passing=passing))
+        capsule = None if notice is None else notice.capsule
+        where = start, data, self._index, offset, entries
+        self._attempt(lambda: self._data.flush_with(*where, passing=passing, notice=capsule))
         if self._data.length == start:  # otherwise this, or an earlier try, came further
             self._data.append(start, [data])
         assert self._data.length == packed.end - self.segment.data_base

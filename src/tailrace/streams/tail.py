@@ -232,19 +232,14 @@ class ShardTail:
         reader = nearby.reader
         if reader is None:
             return None
-        found = reader.look(self._created_us, self._entry, self._position, nearby.batch_bytes)
-        if found is None:
+        place = self.stream, self.shard, self._created_us, self._entry, self._position
+        if (batch := reader.read(Batch, *place, nearby.batch_bytes)) is None:
             return None
         if reader.created_us != self._created_us:
             # On into the next segment, without a look at its files: hundreds would open them at the same moment.
             self._created_us, self._entry, self._strayed = reader.created_us, 0, True
-        batch = Batch(self.stream, self.shard, self._position, found[0], found[1], proven=True, shown=reader.in_place)
-        count = batch.count
-        if count == 0:
-            return None
-        self._position, self._entry = batch.end, self._entry + count
-        self.was_shown = True
-        self.shown_all = reader.at_end and count * ENTRY_BYTES == len(found[0])
+        self._position, self._entry = batch.end, self._entry + batch.count
+        self.was_shown, self.shown_all = True, reader.at_end
         return batch
 
     def watch(self, waiter: Waiter, patience_s: float, *, streams: bool) -> Vigil[Batch] | None:
