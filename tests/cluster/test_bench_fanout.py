@@ -70,7 +70,9 @@ def test_ours_and_a_peer_have_figures_at_every_number_of_consumers_and_nothing_i
     assert summary["shm_of_memcpy"] == pytest.approx(one["n2_shm_mb_per_s"] / one["n2_memcpy_mb_per_s"], rel=1e-2)
     first, last = one["n1_shm_producer_first_mb_per_s"], one["n2_shm_producer_first_mb_per_s"]
     assert summary["producer_drop_pct"] == pytest.approx(100 * (1 - last / first), abs=0.5)
-    assert summary["p99_vs_best_peer"] > 0
+    best = min(one[f"n2_{peer}_busy_p99_ms"] for peer in peers)
+    assert summary["p99_vs_best_peer"] == pytest.approx(one["n2_shm_busy_p99_ms"] / best, rel=1e-2)
+    assert summary["quiet_p99_vs_best_peer"] > 0
     assert summary["server_cpu_vs_best_peer"] >= 0
     # What could not be had is named, with what to do about it.
     missing = {line.split(":")[0]: line for line in result["missing"]}

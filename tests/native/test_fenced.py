@@ -9,8 +9,10 @@ from random import Random
 
 import pytest
 
-from tailrace.native import Block
+from tailrace.native import Block, Packer, Records
 from tailrace.native.fenced import Side, flush
+from tailrace.native.hints import Hints
+from tailrace.native.sheets import SheetReader, Sheets
 
 MINE, FOLLOWING, OTHERS = b"mine" * 32, b"next" * 32, b"else" * 32
 
@@ -41,8 +43,8 @@ def files(tmp_path):
     return File(tmp_path, "data"), File(tmp_path, "index")
 
 
-def together(first: Side, second: Side, *, turn_bytes: int = 4096, direct_least: int = 1) -> None:
-    flush(first, second, turn_bytes=turn_bytes, direct_least=direct_least)
+def together(first: Side, second: Side, *, turn_bytes: int = 4096, direct_least: int = 1, notice=None) -> None:
+    flush(first, second, turn_bytes=turn_bytes, direct_least=direct_least, notice=notice)
 
 
 def test_both_are_written_and_told_of(files):
@@ -187,3 +189,43 @@ def test_sides_are_used_once_and_fences_are_whole(files):
             Side(data.file, data.fence, mine, following, b"", 0)
     with pytest.raises(TypeError):
         Side(data.file, data.fence, MINE, FOLLOWING, "text", 0)
+
+
+class Shown:
+    """A message that lies in memory, to be shown when it is durable."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = str(folder / "memory"), str(folder / "pins")
+        self.sheets = Sheets(*paths, 1, 1 << 20, 512 << 10)
+        packer = Packer([0], [0], 1 << 20, {0: self.sheets})
+        packer.add(b"message", None, 0, 1)
+        (part,) = packer.take()[0]
+        self.reader, hints = SheetReader(*paths), Hints(folder / "hints", make=True)
+        self.notice = self.sheets.notice(part.sheet, 1, 0, 0, part.data_at, part.entry_at, 1, hints, 0)
+
+    @property
+    def is_seen(self) -> bool:
+        return self.reader.read(Records, "s", 0, 1, 0, 0, 100) is not None
+
+
+def test_a_notice_is_given_with_the_flush(files, tmp_path):
+    shown = Shown(tmp_path)
+    assert not shown.is_seen
+    together(*(file.side(b"content") for file in files), notice=shown.notice.capsule)
+    assert shown.is_seen
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_no_notice_is_given_of_what_cannot_be_synced(files, tmp_path, which):
+    shown, null = Shown(tmp_path), os.open("/dev/null", os.O_RDWR)
+    sides = [file.side(b"content", file=null if number == which else None) for number, file in enumerate(files)]
+    together(*sides, notice=shown.notice.capsule)
+    assert not shown.is_seen
+
+
+def test_what_is_no_notice_is_refused_before_anything_is_done(files):
+    sides = [file.side(b"content") for file in files]
+    with pytest.raises(ValueError, match="Capsule"):
+        together(*sides, notice=object())
+    for file, side in zip(files, sides, strict=True):
+        untouched(file, side)

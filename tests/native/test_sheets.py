@@ -101,6 +101,35 @@ def test_nothing_is_read_before_it_is_told(shard: Shard) -> None:
     assert values_of(look(reader, CREATED_US, 0, 0, 100), 0) == [b"one", b"two"]
 
 
+def test_a_notice_is_given_once_and_wakes_who_waits(shard: Shard) -> None:
+    reader, waiter = shard.reader(), Waiter(shard.hints, [SLOT])
+    shard.packer.add_list([b"one"], None, 0, 1)
+    (part,) = shard.packer.take()[0]
+    notice = shard.notice(part, CREATED_US, 0)
+    assert look(reader, CREATED_US, 0, 0, 100) is None
+    with ThreadPoolExecutor(1) as pool:
+        raised = pool.submit(waiter.wait_for, 30.0)
+        wait_until(lambda: shard.hints.waiters(SLOT) == 1, "somebody who waits")
+        assert notice.give()
+        assert raised.result()
+    assert notice.give()
+    assert values_of(look(reader, CREATED_US, 0, 0, 100), 0) == [b"one"]
+    assert reader.at_end
+    assert not waiter.wait_for(0.0)  # the second time nobody was told anything
+
+
+def test_a_notice_of_sheets_that_are_over_says_nothing(shard: Shard) -> None:
+    reader = shard.reader()
+    shard.packer.add_list([b"one"], None, 0, 1)
+    (part,) = shard.packer.take()[0]
+    notice = shard.notice(part, CREATED_US, 0)
+    shard.sheets.close()
+    assert not notice.give()
+    assert look(reader, CREATED_US, 0, 0, 100) is None
+    with pytest.raises(ValueError, match="slot 1024"):
+        shard.sheets.notice(part.sheet, CREATED_US, 0, 0, 0, 0, 1, shard.hints, 1024)  # type: ignore[arg-type]
+
+
 def test_everything_comes_in_order_whatever_the_sizes(tmp_path: Path) -> None:
     shard, draw, entry, position = Shard(tmp_path, sheets=4), random.Random(2), 0, 0
     reader = shard.reader()

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+enum { KEPT_MAX = 4 };
+
 #define TAKEN (1u << 31) /* marks an owner, apart from the number of a free slot */
 
 /* Up to 128 units of 64 bytes each size has its class; from there on there are 64 for each doubling. */
@@ -66,7 +68,8 @@ static int reach_fresh(tr_slabs *slabs) {
 static uint32_t take_slab(tr_slabs *slabs) {
     uint32_t number = slabs->kept;
     if (number != TR_NONE) {
-        slabs->kept = TR_NONE;
+        slabs->kept = slabs->slabs[number].after;
+        slabs->kept_count--;
         return number;
     }
     if (slabs->populated >= slabs->limit) return TR_NONE;
@@ -83,8 +86,10 @@ static uint32_t take_slab(tr_slabs *slabs) {
 }
 
 static void give_slab(tr_slabs *slabs, uint32_t number) {
-    if (slabs->kept == TR_NONE) {
+    if (slabs->kept_count < KEPT_MAX) {
+        slabs->slabs[number].after = slabs->kept;
         slabs->kept = number;
+        slabs->kept_count++;
         return;
     }
     /* Where holes cannot be punched the memory stays with the file, and the slab is still ours to use again. */

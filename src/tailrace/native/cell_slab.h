@@ -1,8 +1,8 @@
 /* Slots for data entries, out of slabs of one sparse file.
  *
  * A slab has slots of one size class and changes class only when it is empty. Memory is asked for slab by slab, before
- * the first write (so a full file system is an answer and not a SIGBUS), and given back when a slab is empty. One empty
- * slab is kept, so that a key which comes and goes does not move memory each time.
+ * the first write (so a full file system is an answer and not a SIGBUS), and given back when a slab is empty. A few
+ * empty slabs are kept, so that keys which come and go, or grow, do not move memory each time.
  */
 #ifndef TAILRACE_CELL_SLAB_H
 #define TAILRACE_CELL_SLAB_H
@@ -23,7 +23,7 @@ typedef struct {
     uint32_t room;               /* slabs that the array above has room for: it grows as they are used */
     uint32_t count, limit;       /* slabs in the file; how many of them may have memory */
     uint32_t fresh, punched;     /* slabs never used begin here; list of those given back */
-    uint32_t kept;               /* the one empty slab with memory, or TR_NONE */
+    uint32_t kept, kept_count;   /* list of the empty slabs with memory */
     uint32_t populated;          /* slabs with memory */
     uint64_t used_bytes;         /* of slots that are taken */
     uint64_t owners_bytes;       /* of all slabs' owners */

@@ -41,7 +41,9 @@ CONSUMERS_QUICK = (1, 2)
 CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
 _IDLE_QUICK = IdleAmounts(consumers=3, settle_s=0.5, idle_s=0.5)
-_QUICK = Amounts(rate_per_s=50, delay_s=0.4, crowd_delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
+_QUICK = Amounts(
+    rate_per_s=50, busy_rate_per_s=200, delay_s=0.4, crowd_delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0
+)
 Progress = Callable[[str], None]
 
 
@@ -68,7 +70,8 @@ def run(
         for repeat in range(repeats):
             progress(f"repeat {repeat + 1} of {repeats}")
             runs.append(contest.repeat(sorted(set(consumers))))
-        settings = {"message bytes": MESSAGE_BYTES, "messages/s for delay": contest.amounts.rate_per_s, "quick": quick}
+        rates = {"messages/s for delay": amounts.rate_per_s, "messages/s for delay, busy": amounts.busy_rate_per_s}
+        settings = {"message bytes": MESSAGE_BYTES, **rates, "quick": quick}
         # Of a peer that failed on the way, only what all repeats have.
         kept = [figure for figure in runs[0] if all(figure in one for one in runs)]
         measured = result(kept, [{figure.name: one[figure] for figure in kept} for one in runs], settings)
@@ -123,7 +126,7 @@ class _Contest:
     def warm_up(self) -> None:
         self._progress("warm-up, not counted")
         for contender in [self.ours, *self.abroad, *self.peers]:
-            self._cell(contender, _WARM_UP_CONSUMERS)
+            self._cell(contender, _WARM_UP_CONSUMERS, self.amounts)
 
     def repeat(self, numbers: Sequence[int]) -> Figures:
         spent_s, (busy_s, all_s) = self._spent_s(), machine_cpu_s()
@@ -131,13 +134,18 @@ class _Contest:
         for consumers in numbers:
             for contender in [self._memcpy, self.ours, self._reading, *self.abroad, *self.peers]:
                 self._progress(f"{consumers} consumers: {contender.name}")
-                if cell := self._cell(contender, consumers):
+                if cell := self._cell(contender, consumers, self.amounts):
                     cells.setdefault(contender.name, {})[consumers] = cell
         crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
-        for contender in [self._wake, *([] if crowd in numbers else [self.ours, *self.abroad, *self.peers])]:
-            self._progress(f"{crowd} consumers, delay only: {contender.name}")
-            if cell := self._cell(contender, crowd, crowd=True):
-                cells.setdefault(contender.name, {})[crowd] = cell
+        for contender in [self._wake, self.ours, *self.abroad, *self.peers]:
+            of_it = cells.setdefault(contender.name, {})
+            if crowd not in of_it:
+                self._progress(f"{crowd} consumers, delay only: {contender.name}")
+                if cell := self._crowd(contender, crowd, self.amounts.rate_per_s):
+                    of_it[crowd] = cell
+            self._progress(f"{crowd} consumers, busy, delay only: {contender.name}")
+            if crowd in of_it and (cell := self._crowd(contender, crowd, self.amounts.busy_rate_per_s)):
+                of_it[crowd] = replace(of_it[crowd], busy=cell.delays)
         busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
         others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
         if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():
@@ -155,10 +163,13 @@ class _Contest:
             self.failed.append(f"{amounts.consumers} idle consumers: {seen}")
             return {}
 
-    def _cell(self, contender: Contender, consumers: int, *, crowd: bool = False) -> Cell | None:
-        amounts = replace(self.amounts, delay_s=self.amounts.crowd_delay_s) if crowd else self.amounts
+    def _crowd(self, contender: Contender, consumers: int, rate_per_s: float) -> Cell | None:
+        amounts = replace(self.amounts, rate_per_s=rate_per_s, delay_s=self.amounts.crowd_delay_s)
+        return self._cell(contender, consumers, amounts, full=False)
+
+    def _cell(self, contender: Contender, consumers: int, amounts: Amounts, *, full: bool = True) -> Cell | None:
         try:
-            cell = measure(contender, consumers, amounts, delays=contender.delays, full=not crowd)
+            cell = measure(contender, consumers, amounts, delays=contender.delays, full=full)
         except PeerFailed as seen:
             # One cell less, and it is said; the others are worth having.
             self.failed.append(f"{consumers} consumers: {seen}")

@@ -1,6 +1,7 @@
 """From cells to figures: what each system did at each number of consumers, and how ours compares with the best peer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from ..report import Figure
 from .cell import Cell
@@ -16,6 +17,7 @@ HEADLINE_CONSUMERS = 16
 DELAY_CONSUMERS = 100
 #: Figures whose goal is an upper bound.
 AT_MOST = {"idle_core_pct", "producer_drop_pct", "p99_vs_best_peer", "server_cpu_vs_best_peer"}
+_BUSY = "busy_"  # delays of a crowd at the higher rate
 _SHARED = "cores shared by all"
 _YIELDING = "consumers take only what producer and servers leave"
 _MEASURES = (
@@ -28,6 +30,10 @@ _MEASURES = (
     ("p99_ms", "ms", "the same, 99 of 100"),
     ("p999_ms", "ms", "the same, 999 of 1000"),
     ("lost", "messages", "that did not come in time in the measurement of delay"),
+    (f"{_BUSY}p50_ms", "ms", "delay at the busy rate, median"),
+    (f"{_BUSY}p99_ms", "ms", "the same, 99 of 100"),
+    (f"{_BUSY}p999_ms", "ms", "the same, 999 of 1000"),
+    (f"{_BUSY}lost", "messages", "that did not come in time at the busy rate"),
 )
 
 
@@ -65,8 +71,9 @@ def _values(cell: Cell) -> dict[str, float]:
             "server_cpu_s_per_gb": full.server_cpu_s_per_gb,
             "client_cpu_s_per_gb": full.client_cpu_s_per_gb,
         }
-    if (delays := cell.delays) is not None:
-        values |= {"p50_ms": delays.p50_ms, "p99_ms": delays.p99_ms, "p999_ms": delays.p999_ms, "lost": delays.lost}
+    for prefix, delays in (("", cell.delays), (_BUSY, cell.busy)):
+        if delays is not None:
+            values |= {f"{prefix}{name}": value for name, value in asdict(delays).items()}
     return values
 
 
@@ -117,12 +124,15 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str], sy
         what = f"the producer's loss {span} with the peer where it is smallest; {_YIELDING}"
         drops = [drop_pct(peer, "producer_first_mb_per_s") for peer in there]
         found[figure("best_peer_producer_drop_pct", "%", what)] = min(drops)
-    if delays := of_peers(crowd, "p99_ms"):
-        what = f"{crowd} consumers: 99 of 100 messages are there within this share of the best peer's delay"
-        found[figure("p99_vs_best_peer", "ratio", what, 0.2)] = of(crowd, Ours.name, "p99_ms") / max(min(delays), 1e-9)
-        if (name := named(crowd, Wake.name, "p99_ms")) in known:
-            what = f"the same share for {crowd} processes that are only woken when a message is on disk"
-            found[figure("wake_p99_vs_best_peer", "ratio", what)] = known[name] / max(min(delays), 1e-9)
+    for prefix, kind, when, goal in ((_BUSY, "", "at the busy rate", 0.2), ("", "quiet_", "when little is sent", None)):
+        measure = f"{prefix}p99_ms"
+        if (delays := of_peers(crowd, measure)) and named(crowd, Ours.name, measure) in known:
+            best = max(min(delays), 1e-9)
+            what = f"{crowd} consumers: 99 of 100 messages are there within this share of the best peer's delay, {when}"
+            found[figure(f"{kind}p99_vs_best_peer", "ratio", what, goal)] = of(crowd, Ours.name, measure) / best
+            if (name := named(crowd, Wake.name, measure)) in known:
+                what = f"the same share for {crowd} processes that are only woken when a message is on disk"
+                found[figure(f"{kind}wake_p99_vs_best_peer", "ratio", what)] = known[name] / best
     if costs := of_peers(many, "server_cpu_s_per_gb"):
         what = f"{many} consumers: CPU time of servers per GB delivered, against the best peer"
         mine = of(many, Ours.name, "server_cpu_s_per_gb")

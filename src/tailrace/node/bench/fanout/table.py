@@ -22,6 +22,8 @@ _COLUMNS = {
     "p99 ms": "p99_ms",
     "p99.9 ms": "p999_ms",
     "lost": "lost",
+    "p50 ms, busy": "busy_p50_ms",
+    "p99 ms, busy": "busy_p99_ms",
     "server CPU s/GB": "server_cpu_s_per_gb",
     "client CPU s/GB": "client_cpu_s_per_gb",
 }
