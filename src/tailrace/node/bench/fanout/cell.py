@@ -20,7 +20,7 @@ from .tally import Slot
 @dataclass(frozen=True, slots=True)
 class Amounts:
     rate_per_s: float = 25.0
-    busy_rate_per_s: float = 500.0  # of a crowd: about half of what two cores can wake that many for
+    busy_rate_per_s: float = 500.0  # of a crowd: to wake a hundred that often takes a third of two cores
     delay_s: float = 6.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100 …
     crowd_delay_s: float = 15.0  # … and that three are not, where it is the delay that is compared
     warm_s: float = 1.5
