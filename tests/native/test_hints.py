@@ -1,6 +1,8 @@
 """Words that wake: between threads and processes, and never lost between looking and sleeping."""
 
 import os
+import platform
+import re
 import subprocess
 import sys
 import threading
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.native.hints import SLOTS, WAIT_MAX, Hints, Waiter
+from tailrace.native.hints import SLOTS, WAIT_MAX, Hints, Waiter, take_short_turns
 
 LONG_S = 30.0  # nobody waits for that long unless a hint is lost
 
@@ -120,3 +122,34 @@ def test_what_is_no_file_of_hints_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="slot 1024"):
         hints.raise_(SLOTS)
     assert (tmp_path / "hints").stat().st_size == 64 * SLOTS
+
+
+def test_short_turns_are_one_threads_own_and_change_nothing_else() -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    def look() -> None:
+        slice_ns = None
+        if os.path.exists("/proc/self/sched"):
+            with open(f"/proc/self/task/{threading.get_native_id()}/sched", encoding="ascii") as file:
+                slice_ns = re.search(r"^se\.slice\s*:\s*(\d+)$", file.read(), re.MULTILINE)
+        nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        seen.append((os.sched_getscheduler(0), nice, slice_ns[1] if slice_ns else "unknown"))
+
+    def run() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 3)
+        assert take_short_turns()
+        look()
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        assert take_short_turns()  # which is not for such as this
+        look()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    look()
+    (short, batch, other), version = seen, tuple(map(int, platform.release().split(".")[:2]))
+    assert short[:2] == (os.SCHED_OTHER, 3)
+    assert batch[:2] == (os.SCHED_BATCH, 3)
+    assert other[0] == os.SCHED_OTHER
+    if version >= (6, 12) and short[2] != "unknown":
+        assert (short[2] == "100000", other[2] == "100000") == (True, False)

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -24,6 +26,17 @@ typedef struct {
 } waitv;
 
 enum { WAIT_U32 = 2, WAIT_PRIVATE = 128 };
+
+/* The same. */
+typedef struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+} sched_attributes;
+
+enum { TURN_NS = 100 * 1000 }; /* the shortest that Linux has */
 
 int tr_hints_map(const char *path, int writable, tr_hint_slot **slots) {
     struct stat about;
@@ -91,4 +104,13 @@ int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *
 void tr_hints_stop(_Atomic uint32_t *own) {
     atomic_store_explicit(own, 1, memory_order_seq_cst);
     syscall(SYS_futex, own, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+}
+
+int tr_take_short_turns(void) {
+    if (sched_getscheduler(0) != SCHED_OTHER) return 0;
+    sched_attributes wanted = {.size = sizeof wanted, .policy = SCHED_OTHER, .runtime_ns = TURN_NS};
+    errno = 0;
+    wanted.nice = getpriority(PRIO_PROCESS, 0); /* of the calling thread, on Linux */
+    if (errno) return errno;
+    return syscall(SYS_sched_setattr, 0, &wanted, 0) ? errno : 0;
 }

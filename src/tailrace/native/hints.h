@@ -41,4 +41,9 @@ int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *
 /* Whoever sleeps with this word of its own wakes up, and does not sleep any more. */
 void tr_hints_stop(_Atomic uint32_t *own);
 
+/* Whoever wakes others should not wait until somebody's long turn is over: from here on the calling thread has short turns,
+ * which go before longer ones, and no larger share of the processor. 0 or an errno; where the kernel does not know of
+ * turns (before Linux 6.12) nothing is changed, nor for a thread that somebody has given another place than the usual. */
+int tr_take_short_turns(void);
+
 #endif

@@ -18,6 +18,7 @@ from ..config import ProducerConfig
 from ..env import Clock, SystemClock, give_way
 from ..errors import Closed, Fenced, FlushFailed, SendRefused, TailraceError
 from ..native import Packed, Packer
+from ..native.hints import take_short_turns
 from ..native.sheets import Sheets
 from .columns import Columns
 from .shadow import Shadow
@@ -244,7 +245,10 @@ class Producer:
     # ---- flushing
 
     def _run(self) -> None:
-        give_way()  # consumers of this host that are at work keep up, and read what is still near the processor
+        if self._config.buffer_s > 0:
+            give_way()  # consumers of this host that are at work keep up, and read what is still near the processor
+        else:
+            take_short_turns()  # whoever does not buffer is in a hurry
         pause_s = self._config.buffer_s if self._config.buffer_s > 0 else 1.0
         while not self._closed:
             self._clock.wait(self._wake, pause_s)
