@@ -81,8 +81,8 @@ def paddings(frame):
     """What lies between contents, where only zeros belong."""
     at = HEAD.size
     for one in parsed(frame):
+        at += MUTATION.size
         for content in (one.key, one.value):
-            at += MUTATION.size if content is one.key else 0
             yield frame[at + len(content) : at + len(content) + -len(content) % 8].strip(b"\0")
             at += len(content) + -len(content) % 8
 
