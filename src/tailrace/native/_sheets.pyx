@@ -186,9 +186,12 @@ cdef class Sheets:
         if slot >= TR_HINT_SLOTS:
             raise ValueError(f"slot {slot}; there are 0 to {TR_HINT_SLOTS - 1}")
         cdef Notice notice = Notice.__new__(Notice)
+        cdef tr_telling *telling
         notice.sheets, notice.sheet, notice.hints = self, sheet, hints
-        notice.telling = tr_telling(all=&self.all, slot=hints.slots + slot, number=sheet.number, created_us=created_us,
-                                    first=first, start=start, data_at=data_at, entry_at=entry_at, count=count)
+        telling = &notice.telling  # all zeros, as every new object
+        telling.all, telling.slot, telling.number = &self.all, hints.slots + slot, sheet.number
+        telling.created_us, telling.first, telling.start = created_us, first, start
+        telling.data_at, telling.entry_at, telling.count = data_at, entry_at, count
         notice.notice.give, notice.notice.whose = tr_telling_give, &notice.telling
         return notice
 
