@@ -4,6 +4,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint8_t, uint64_t
 
+from tailrace.native.notice cimport TR_NOTICE_CAPSULE, tr_notice
+
 cdef extern from "fenced.h" nogil:
     enum:
         TR_FENCE_BYTES
@@ -17,12 +19,6 @@ cdef extern from "fenced.h" nogil:
         size_t written, passed
         int sync_error, told
     int tr_fenced_flush(tr_side *first, tr_side *second, size_t turn_bytes, size_t direct_least)
-
-cdef extern from "notice.h" nogil:
-    const char *TR_NOTICE_CAPSULE
-    ctypedef struct tr_notice:
-        void (*give)(void *whose) noexcept nogil
-        void *whose
 
 
 cdef class Side:

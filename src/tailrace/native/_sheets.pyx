@@ -12,6 +12,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from tailrace.native._core cimport Block, Records
 from tailrace.native._hints cimport TR_HINT_SLOTS, Hints, Waiter, tr_hint_slot
+from tailrace.native.notice cimport TR_NOTICE_CAPSULE, tr_notice
 
 import errno
 import os
@@ -64,12 +65,6 @@ cdef extern from "sheets.h" nogil:
     int tr_sheets_enter(tr_sheets *all)
     int tr_sheet_pin(tr_sheets *all, int place, uint32_t number, uint64_t generation)
     void tr_sheet_let_go(tr_sheets *all, int place, uint32_t number)
-
-cdef extern from "notice.h" nogil:
-    const char *TR_NOTICE_CAPSULE
-    ctypedef struct tr_notice:
-        void (*give)(void *whose) noexcept nogil
-        void *whose
 
 SHEETS_MAX = TR_SHEETS_MAX
 PLACES = TR_PLACES
