@@ -6,7 +6,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-CORE_C = ["blocks", "checksum", "hash", "records"]
+CORE_C = ["blocks", "checksum", "hash", "pages", "records"]
 SHARED_C = ["checksum", "hash", "cell_hash", "cell_probe", "cell_sum", "cell_view"]
 CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", "cell_ghosts", "cell_index"]
 CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]

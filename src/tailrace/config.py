@@ -122,8 +122,7 @@ class ConsumerConfig:
     batch_bytes: int | None = None  # at most, but for one large message; None: as is best for how it is read
     poll_s: float = 0.005  # how soon a waiting consumer looks again
     bytes_per_s: float | None = None  # passive rate limit; None: as fast as it can
-    mapped: bool = False  # read files in place: twice the bytes/s, but a failing disk then ends the process (SIGBUS)
-    in_place: bool = True  # read what a producer of this host has in memory where it lies
+    in_place: bool = True  # large batches lie where a producer of this host, or the kernel, has them; False: copies
     moves: bool = True  # in a world of clusters: read in a near one while this one is ill
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import tailrace
 from conftest import wait_until
 from tailrace.errors import Closed, ConfigError, Corrupt, NameRefused, PositionRetired, StreamMissing
 from tailrace.files.lengths import hint_slot
+from tailrace.native import Pages
 from tailrace.native.hints import Waiter
 
 
@@ -101,12 +103,27 @@ def test_a_batch_in_its_three_shapes(world: tailrace.World) -> None:
 
 
 def test_arrow_outlives_the_batch_and_the_consumer(world: tailrace.World) -> None:
-    for mapped in (False, True):
-        fill(world, "s", *[b"%06d" % i for i in range(10_000)])
-        with world.consumer("s", start="earliest", follow=False, batch_bytes=1000, mapped=mapped) as consumer:
+    for in_place in (False, True):
+        fill(world, "s", *[b"%06d" % i for i in range(100_000)])
+        with world.consumer("s", start="earliest", follow=False, batch_bytes=100_000, in_place=in_place) as consumer:
             tables = [batch.to_arrow() for batch in consumer]
         world.delete_stream("s")
-        assert pa.concat_tables(tables)["value"].to_pylist() == [b"%06d" % i for i in range(10_000)]
+        assert pa.concat_tables(tables)["value"].to_pylist() == [b"%06d" % i for i in range(100_000)]
+
+
+def test_large_batches_of_files_lie_where_the_kernel_has_them_and_small_ones_do_not(world: tailrace.World) -> None:
+    world.create_stream("s", cached=False)
+    fill(world, "s", *[b"%06d" % i for i in range(100_000)])
+
+    def read(**settings: Any) -> list[memoryview]:
+        with world.consumer("s", start="earliest", follow=False, **settings) as consumer:
+            return [batch.data for batch in consumer]
+
+    in_place, copied, small = read(), read(in_place=False), read(batch_bytes=60_000)
+    assert b"".join(in_place) == b"".join(copied) == b"".join(small)
+    assert [isinstance(data.obj, Pages) for data in in_place] == [len(data) >= 65_536 for data in in_place]
+    assert len(in_place[0]) >= 65_536
+    assert not any(isinstance(data.obj, Pages) for data in [*copied, *small])
 
 
 def test_many_streams_and_shards_take_turns(world: tailrace.World) -> None:

@@ -57,7 +57,7 @@ class Scene:
         self.known = Known(root, state("a", "b"), Membership("b", "world.toml"))
         home = PosixFiles(str(root / "b"))
         self.tail = self.at_home("s", 0, self.end("b"))
-        self.moving = Moving(cast(Neighbours, self.known), home, self.at_home, [PLACE], self.clock, mapped=False)
+        self.moving = Moving(cast(Neighbours, self.known), home, self.at_home, [PLACE], self.clock, in_place=False)
 
     def at_home(self, stream: str, shard: int, position: int) -> ShardTail:
         return ShardTail(PosixFiles(str(self.root / "b")), self.clock, stream, shard, position)

@@ -60,7 +60,7 @@ class Scene:
         self.shards = shards
 
     def tail(self, shard: int = 0, start: int = 0, incarnation: str | None = None) -> ShardTail:
-        return ShardTail(self.far, self.clock, STREAM, shard, start, mapped=True, incarnation=incarnation)
+        return ShardTail(self.far, self.clock, STREAM, shard, start, incarnation=incarnation)
 
     def send(self, *values: bytes, shard: int = 0) -> None:
         with self.world.producer(STREAM, only=[shard]) as producer:

@@ -1,5 +1,6 @@
 """The contract of the durable layer, over every implementation: what `files.interface` promises."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +107,60 @@ def test_a_short_read_tells_how_much_was_there(files: Files) -> None:
         assert buffer[:2] == b"bc"
         assert view.read_into(3, memoryview(buffer)) == 0
         assert view.read_into(99, memoryview(buffer)) == 0
+
+
+def test_what_was_flushed_can_be_looked_at_without_a_copy_where_it_lies_here(
+    opener: Opener, request: pytest.FixtureRequest
+) -> None:
+    files = opener("first")
+    appender = files.claim("shard").create("a")
+    appender.append(0, [b"a" * 100_000])
+    appender.sync()
+    appender.append(100_000, [b"b" * 100])
+    with files.view("shard/a") as view:
+        assert view.mapped(0, 100_001) is None  # not flushed, so it may yet be cut
+        assert view.mapped(100_000, 1) is None
+        found = [view.mapped(0, 100_000), view.mapped(70_001, 9)]
+        appender.sync()
+        found.append(view.mapped(99_999, 101))
+    appender.close()
+    files.delete("shard/a")
+    if request.node.callspec.id == "posix":  # they outlive the view, and the file
+        assert found == [b"a" * 100_000, b"a" * 9, b"a" + b"b" * 100]
+        assert all(one is not None and one.readonly for one in found)
+    else:
+        assert found == [None, None, None]
+
+
+def test_who_keeps_what_is_mapped_keeps_no_file_open(tmp_path: Path) -> None:
+    files = PosixFiles(f"{tmp_path}/root")
+    files.publish("a", b"a" * 100_000)
+    before = len(os.listdir("/proc/self/fd"))
+    kept = []
+    for _ in range(50):
+        with files.view("a") as view:
+            kept.append(view.mapped(0, 100_000))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert kept == [b"a" * 100_000] * 50
+
+
+def test_a_disk_that_cannot_tell_whether_it_can_be_mapped_is_read(tmp_path: Path) -> None:
+    disk = FaultyDisk(SystemDisk(), Fault(at=1, only=frozenset({"is_mappable"})))
+    PosixFiles(f"{tmp_path}/root").publish("a", b"a" * 100_000)
+    with PosixFiles(f"{tmp_path}/root", disk=disk).view("a") as view:
+        assert view.mapped(0, 100_000) is None
+        assert view.mapped(0, 100_000) == b"a" * 100_000  # and the next time it can
+
+
+def test_a_file_that_shrinks_under_a_map_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    files = PosixFiles(f"{tmp_path}/root")
+    files.publish("a", b"a" * 1_000_000)
+    with files.view("a") as view:
+        assert view.mapped(0, 100_000) == b"a" * 100_000
+        os.truncate(tmp_path / "root" / "a", 200_000)  # by somebody who should not
+        assert view.mapped(500_000, 100_000) is None
+        assert view.read_into(500_000, memoryview(bytearray(10))) == 0
+        assert view.mapped(100_000, 100_000) == b"a" * 100_000
 
 
 def test_an_append_must_name_the_length(files: Files) -> None:

@@ -57,7 +57,7 @@ def test_streams_begin_from_the_worlds_defaults() -> None:
         ("[streams.'../etc']\nshards = 1", "'../etc' is not a stream name"),
         ("[producer]\npending_bytes_max = 10", "producer.pending_bytes_max=10: use at least buffer_bytes="),
         ("[consumer]\nbatch_bytes = 0", "consumer.batch_bytes=0: use 1 to"),
-        ("[consumer]\nmapped = 1", "consumer.mapped=1: use true or false"),
+        ("[consumer]\nin_place = 1", "consumer.in_place=1: use true or false"),
         ("[defaults\n", "not TOML"),
     ],
 )

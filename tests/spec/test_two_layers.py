@@ -442,6 +442,19 @@ def test_who_is_late_tries_the_cache_again_but_ever_less_often_and_stays_there_o
     assert reads_that_ask(5) == [0, 1, 3], "and it is patient anew"
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_who_reads_in_place_says_what_comes_next(in_place):
+    """Who copies is read ahead for by the kernel. Here nothing can be mapped, which is no reason not to say it."""
+    content = bytes(200) * 1000
+    file = DurableFile(content)
+    track = DurableTrack(file, in_place=in_place)
+    for offset, size in ((0, 100), (100, 90_000), (90_100, 100_000), (0, 70_000)):
+        assert track.read(offset, size) == content[offset : offset + size]
+    ahead = max(100_000, 1 << 20)
+    said = [(100, 90_000), (90_100, ahead), (190_100, ahead), (0, 70_000), (70_000, ahead)]
+    assert file.expected == (said if in_place else [])
+
+
 def test_the_file_is_read_once_over_all_that_is_missing():
     one = OneTrack(10, durable=100, relaxed=[10, -1, 10, 3, 10], agreed=[10, -1, 10, 3, 10])
     assert bytes(one.track.read(5, 45)) == CONTENT[5:50]
@@ -861,6 +874,31 @@ def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeyp
     assert done[: done.index("fed")] == ([f"{min(10, woken * 0.05):g} ms"] if naps else [])
     if late:
         waiting.result()
+
+
+@pytest.mark.parametrize(("size", "nap_s", "woken_up"), [(1000, 0.3, False), (1 << 20, 30.0, True)])
+def test_a_small_flush_more_is_no_reason_to_end_a_nap(tmp_path, monkeypatch, size, nap_s, woken_up):
+    """It would end when the next ones have just been woken."""
+    monkeypatch.setattr(shadow_module, "_WAKE_S", nap_s)
+    monkeypatch.setattr(shadow_module, "_COURTESY_S_MAX", nap_s)
+    hints, heard = Hints(tmp_path / "hints", make=True), Heard()
+    shadow = Shadow(lambda: Layers(heard, heard), hints, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    wait, napping, ended = shadow._changing.wait, threading.Event(), []
+
+    def nap(timeout_s: float) -> bool:
+        if timeout_s == nap_s:
+            napping.set()
+            ended.append(wait(timeout_s))
+            return ended[-1]
+        return wait(timeout_s)
+
+    shadow._changing.wait = nap  # type: ignore[method-assign, assignment]
+    shadow.appended(replace(flushed(1, 1000)[0], shown=True, woken=1))
+    assert napping.wait(30.0)
+    shadow.appended(replace(flushed(1, size)[0], shown=True, woken=1))
+    wait_until(lambda: ended, "the nap to end")
+    shadow.close()
+    assert ended[0] is woken_up
 
 
 def test_nobody_waits_for_a_cache_that_takes_nothing():

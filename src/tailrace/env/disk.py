@@ -7,7 +7,6 @@ translating it is the caller's work. Paths are absolute strings; handles are sma
 
 import ctypes
 import fcntl
-import mmap
 import os
 import uuid
 from collections import deque
@@ -21,7 +20,12 @@ Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
 _KEEP_SIZE = 1  # of Linux's fallocate, which Python has only in a form that makes the file longer
-_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+_STATFS_BYTES_MAX = 512
+# ext2 to ext4, XFS, Btrfs, F2FS and tmpfs; not overlays, whose maps may show a file as it was before it was changed
+_LOCAL_FILE_SYSTEMS = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994}
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = getattr(_libc, "fallocate", None)
+_fstatfs = getattr(_libc, "fstatfs", None)
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -49,8 +53,9 @@ class Disk(Protocol):
         """Fill the buffer from the offset; how many bytes were there."""
         ...
 
-    def map(self, handle: int, size: int) -> memoryview | None:
-        """The first `size` bytes, mapped read-only, while somebody looks at them; None where that cannot be."""
+    def is_mappable(self, handle: int) -> bool:
+        """Whether the handle is a descriptor of this process, of a file whose pages can be looked at where the kernel
+        has them, and stay there."""
         ...
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -139,8 +144,13 @@ class SystemDisk:
             done += count
         return done
 
-    def map(self, handle: int, size: int) -> memoryview | None:
-        return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else None
+    def is_mappable(self, handle: int) -> bool:
+        """In file systems of this machine alone. Of others, what was in memory a moment ago may have to be asked for
+        again, of a machine that may be gone."""
+        about = ctypes.create_string_buffer(_STATFS_BYTES_MAX)
+        if _fstatfs is None or _fstatfs(handle, about):
+            return False
+        return ctypes.c_ulong.from_buffer(about).value in _LOCAL_FILE_SYSTEMS
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         rest = deque(view for buffer in buffers if len(view := memoryview(buffer).cast("B")))

@@ -66,7 +66,7 @@ class Appender(Protocol):
         passing: bool,
         notice: object | None = None,
     ) -> None:
-        """Append here and to another file, and bring both to the disk side by side; the other one becomes readable
+        """Append here and to another file, and bring both to the disk together; the other one becomes readable
         behind this one. `passing`: what is appended here is read from elsewhere, as what is forgotten is. `notice`: a
         capsule of something to be said the moment both are there. Free to do nothing, or the first of the two alone:
         their lengths tell, and append() and sync() do what is left; then nothing was said. An error is one of sync():
@@ -106,8 +106,9 @@ class View(Protocol):
         ...
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        """These bytes without a copy, or None where that cannot be: then read. If the disk fails under a mapping, or
-        somebody truncates the file, the operating system ends the process (SIGBUS) instead of reporting an error."""
+        """These bytes without a copy, or None where that cannot be: then read. They are flushed, and in memory. Should
+        the kernel drop them, because memory is short, and the disk fail when somebody looks at them again, the kernel
+        ends the process (SIGBUS)."""
         ...
 
     def close(self) -> None: ...

@@ -17,6 +17,7 @@ from typing import Self
 from ..env import Clock, Disk, Randomness, SystemClock, SystemDisk, SystemRandomness
 from ..env.disk import Buffer
 from ..errors import Closed, Fenced, FileProblem, NameRefused, OffsetMismatch
+from ..native import Pages
 from ..native.fenced import Side
 from .fence import Fence, FenceRecord, State, close_quietly, judge
 from .interface import Appender, FileLength
@@ -33,6 +34,8 @@ _FORGET_BYTES = 1 << 20  # at least this much in one call
 # of its work, and files that stay small take no more than they need.
 _RESERVE_FROM, _RESERVE_BYTES_MAX = 8 << 20, 64 << 20
 _READ_MAX = 64 << 20  # `read` is for small files
+# Of a file that is read in place, at once: thousands may read, and each map takes tables of pages.
+_MAP_BYTES = 16 << 20
 
 
 class PosixFiles:
@@ -537,7 +540,8 @@ class PosixView:
     def __init__(self, disk: Disk, clock: Clock, path: str, handle: int) -> None:
         self._disk, self._clock, self._path, self._handle = disk, clock, path, handle
         self._fence: Fence | None = None
-        self._map: memoryview | None = None
+        self._mappable: bool | None = None  # not known yet
+        self._pages: Pages | None = None
         self._closed = False
 
     def length(self) -> FileLength:
@@ -569,17 +573,25 @@ class PosixView:
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         self._check_open()
-        if self._map is None or len(self._map) < offset + size:  # it has grown; an older map lives on with its users
-            with explained("map", self._path):
-                self._map = self._disk.map(self._handle, self._disk.size(self._handle))
-        if self._map is None or len(self._map) < offset + size:
-            return None
-        return self._map[offset : offset + size]
+        end = offset + size
+        with suppress(OSError):  # then reading tells what is wrong
+            if self._mappable is None:
+                self._mappable = self._disk.is_mappable(self._handle)
+            if not self._mappable or not size:
+                return None
+            if self._pages is None or not self._pages.begin <= offset < end <= self._pages.end:
+                # Older ones live on with those who look at them. Behind what was flushed a file may be cut.
+                room = min(offset + max(size, _MAP_BYTES), self.length().flushed_bytes)
+                if end > room:
+                    return None
+                self._pages = Pages(self._handle, offset, room)
+            return self._pages.view(offset, end)
+        return None
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._map = None
+            self._pages = None
             if self._fence:
                 self._fence.close()
             close_quietly(self._disk, self._handle)

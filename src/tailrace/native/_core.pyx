@@ -5,12 +5,17 @@ Everything here runs under the interpreter's lock except the loops marked `nogil
 caller holds. Entries are checked by `verify` before any other function may look at the data they describe.
 """
 
+import os
+
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.unistd cimport _SC_PAGESIZE, sysconf
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tailrace.errors import Closed, Corrupt
@@ -28,6 +33,9 @@ cdef extern from "checksum.h":
 cdef extern from "hash.h":
     uint64_t tr_hash64(const void *bytes, size_t count, uint64_t seed) nogil
     uint32_t tr_shard_of(uint64_t hash, uint32_t shards) nogil
+
+cdef extern from "pages.h":
+    int tr_pages_touch(const void *bytes, size_t count) nogil
 
 cdef extern from "records.h":
     enum: TR_ENTRY_BYTES
@@ -100,6 +108,46 @@ cdef Block grown(Block block, size_t needed):
 
 
 cdef Block _NO_ROOM = Block(0, owner=True)  # where the first message of a buffer makes room
+
+
+@cython.no_gc
+@cython.final
+cdef class Pages:
+    """Bytes `begin` to `end` of a file where the kernel has them, mapped as long as somebody looks at them."""
+    cdef uint8_t *base
+    cdef size_t length, skip
+    cdef readonly uint64_t begin, end
+
+    def __cinit__(self, int file, uint64_t begin, uint64_t end):
+        cdef void *base
+        if begin >= end:
+            raise ValueError(f"bytes {begin} to {end} of a file are none")
+        self.begin, self.end = begin, end
+        self.skip = begin % <uint64_t> sysconf(_SC_PAGESIZE)
+        self.length = end - begin + self.skip
+        base = mmap(NULL, self.length, PROT_READ, MAP_SHARED, file, begin - self.skip)
+        if base == MAP_FAILED:
+            raise OSError(errno, f"{end - begin} bytes of a file cannot be mapped: {os.strerror(errno)}")
+        self.base = <uint8_t *> base
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            munmap(self.base, self.length)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.base + self.skip, self.end - self.begin, 1, flags)
+
+    def view(self, uint64_t begin, uint64_t end):
+        """These bytes of the file, in memory, so that whoever looks at them does not wait, or worse. OSError: they cannot
+        be had, or nobody can tell."""
+        cdef int error
+        if not self.begin <= begin <= end <= self.end:
+            raise ValueError(f"bytes {begin} to {end}, of {self.begin} to {self.end}")
+        with nogil:
+            error = tr_pages_touch(self.base + self.skip + (begin - self.begin), end - begin)
+        if error:
+            raise OSError(error, f"bytes {begin} to {end} of a mapped file: {os.strerror(error)}")
+        return memoryview(self)[begin - self.begin:end - self.begin]
 
 
 cdef class _Bytes:

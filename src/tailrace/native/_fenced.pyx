@@ -74,7 +74,7 @@ cdef class Side:
 
 
 def flush(Side first not None, Side second not None, *, size_t turn_bytes, size_t direct_least, notice=None):
-    """Append to both files and bring them to the disk side by side; then tell of the first, then of the second, and then
+    """Append to both files and bring them to the disk together; then tell of the first, then of the second, and then
     give the notice, if there is one. As far as it goes: both sides tell."""
     cdef tr_notice *last = NULL if notice is None else <tr_notice *> PyCapsule_GetPointer(notice, TR_NOTICE_CAPSULE)
     if first is second or first.used or second.used or not turn_bytes:

@@ -2,15 +2,14 @@
 #include "fenced.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <pthread.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MEMORY_ALIGNMENT = 512, STACK_BYTES = 64 << 10, PAUSE_NS = 2000000 };
+enum { PAGE = 4096, MEMORY_ALIGNMENT = 512, PAUSE_NS = 2000000 };
 
 /* 0: it is locked, and ours. */
 static int enter(const tr_side *side) {
@@ -89,20 +88,15 @@ static int write_side(tr_side *side, size_t turn_bytes, size_t direct_least) {
     return 0;
 }
 
-static void *sync_side(void *given) {
-    tr_side *side = given;
+static void sync_side(tr_side *side) {
     side->sync_error = fdatasync(side->file) ? errno : 0;
-    return NULL;
 }
 
-static int begin_to_sync(pthread_t *thread, tr_side *side) {
-    pthread_attr_t small;
-    int error = pthread_attr_init(&small);
-    if (error) return error;
-    error = pthread_attr_setstacksize(&small, STACK_BYTES < PTHREAD_STACK_MIN ? PTHREAD_STACK_MIN : STACK_BYTES);
-    if (!error) error = pthread_create(thread, &small, sync_side, side);
-    pthread_attr_destroy(&small);
-    return error;
+/* 0, or an errno that must not be lost: what fails here may count as told of, and then a sync does not tell again. Where
+ * there is no such thing, the sync does all. */
+static int begin_to_sync(const tr_side *side) {
+    if (!sync_file_range(side->file, (off_t)side->offset, (off_t)side->count, SYNC_FILE_RANGE_WRITE)) return 0;
+    return errno == ENOSYS || errno == EOPNOTSUPP || errno == ESPIPE || errno == EINVAL || errno == EINTR ? 0 : errno;
 }
 
 static int tell(tr_side *side) {
@@ -115,18 +109,16 @@ static int tell(tr_side *side) {
 }
 
 int tr_fenced_flush(tr_side *first, tr_side *second, size_t turn_bytes, size_t direct_least) {
-    pthread_t helper;
     int error = write_side(second, SIZE_MAX, SIZE_MAX);
     if (error) return error;
-    int helped = !begin_to_sync(&helper, second);
+    /* Both are on their way to the disk together: when the first is there, what is left to do for the second is little. */
+    const int begun = begin_to_sync(second);
     error = write_side(first, turn_bytes, direct_least);
-    if (!error) {
-        sync_side(first);
-        error = tell(first);
-    }
-    if (helped)
-        pthread_join(helper, NULL);
-    else if (!error)
-        sync_side(second);
-    return error ? error : tell(second);
+    if (error) return error;
+    sync_side(first);
+    error = tell(first);
+    if (error) return error;
+    sync_side(second);
+    if (!second->sync_error) second->sync_error = begun;
+    return tell(second);
 }

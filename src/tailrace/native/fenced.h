@@ -27,7 +27,7 @@ typedef struct {
     int told;                  /* the fence is the following one */
 } tr_side;
 
-/* Append to both and bring both to the disk, the second while the first is written; then tell of the first, then of the
+/* Append to both and bring both to the disk, on which the second is begun first; then tell of the first, then of the
  * second. 0, an errno or TR_FENCED_OTHERWISE; both sides tell how far it came. The first is written in turns of
  * `turn_bytes`, with the fence free for a moment in between. Whole pages of it go past the page cache if there are `direct_least`
  * bytes of them and memory lies as the disk wants it. */

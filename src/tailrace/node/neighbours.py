@@ -177,12 +177,12 @@ class Moving:
         places: list[Place],
         clock: Clock,
         *,
-        mapped: bool,
+        in_place: bool,
         incarnations: Mapping[str, str | None] | None = None,
     ) -> None:
         self._incarnations = incarnations or {}
         self._neighbours, self._home, self._at_home, self._clock = neighbours, home, at_home, clock
-        self._mapped = mapped
+        self._in_place = in_place
         self._cluster = neighbours.membership.cluster
         self._lodgings = {stream: Lodging(self._cluster) for stream, _ in places}
         self._unreadable: dict[str, str] = {}  # streams that cannot be read at home, and why
@@ -307,7 +307,7 @@ class Moving:
                 self._clock,
                 *place,
                 positions[place],
-                mapped=self._mapped,
+                in_place=self._in_place,
                 incarnation=self._incarnations.get(place[0]),
             )
 

@@ -311,7 +311,7 @@ class World:
                 tail.close()
             raise
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
-        moves = self._moving(tails, config.mapped) if config.moves else None
+        moves = self._moving(tails, config.in_place) if config.moves else None
         return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board, moves=moves)
 
     # ---- keys and values
@@ -567,22 +567,21 @@ class World:
         board: Board,
     ) -> list[ShardTail]:
         stream_config, (_, incarnation) = self.stream_config(stream), self._incarnation(stream)
-        mapped, folder = config.mapped, None
-        if config.in_place and stream_config.cached and not mapped:
+        through, folder = stream_config.cached, None
+        if config.in_place and through:
             with suppress(OSError):
                 folder = self._sheets_folder()
         if isinstance(start, Mapping):
             shards = sorted(start) if shards is None else shards
         wanted = self._shards(stream, shards)
         find = partial(self._find_layers, stream_config.cache)
-        if stream_config.cached and not mapped:
+        if through:
             find()  # now: hundreds who open it when the first message comes would all be late
         known = {} if checkpoint is None else self._checkpoints.load(self._incarnation(stream), checkpoint)
         tails: list[ShardTail] = []
         try:
             for shard in wanted:
                 begin: Any = known.get(shard, start[shard] if isinstance(start, Mapping) else start)
-                through = stream_config.cached and not mapped
                 nearby = None
                 if folder is not None and len(wanted) <= SHARDS_MAX:
                     paths = SheetPaths.of(folder, incarnation, shard)
@@ -596,7 +595,7 @@ class World:
                         stream,
                         shard,
                         begin,
-                        mapped=mapped,
+                        in_place=config.in_place,
                         followed=followed,
                         incarnation=incarnation,
                     )
@@ -607,7 +606,7 @@ class World:
             raise
         return tails
 
-    def _moving(self, tails: Sequence[ShardTail], mapped: bool) -> "Moving | None":
+    def _moving(self, tails: Sequence[ShardTail], in_place: bool) -> "Moving | None":
         """Where else a consumer may read, if this is a cluster of a world."""
         with self._opening:
             if self._neighbours is None and self._membership is not None:
@@ -635,13 +634,13 @@ class World:
                 stream,
                 shard,
                 position,
-                mapped=mapped,
+                in_place=in_place,
                 followed=followed[stream, shard],
                 incarnation=incarnations[stream],
             )
 
         return Moving(
-            neighbours, self._files, at_home, list(followed), self._clock, mapped=mapped, incarnations=incarnations
+            neighbours, self._files, at_home, list(followed), self._clock, in_place=in_place, incarnations=incarnations
         )
 
     def _trim(self, stream: str, shard: int) -> Collected:

@@ -97,7 +97,6 @@ def read_range(
     end: int,
     *,
     batch_bytes: int = BATCH_BYTES,
-    mapped: bool = False,
 ) -> Iterator[Batch]:
     """The messages that begin in [begin, end), checked, in batches of about batch_bytes.
 
@@ -106,7 +105,7 @@ def read_range(
     """
     if end <= begin:
         return
-    tail = ShardTail(files, clock, stream, shard, begin, mapped=mapped)
+    tail = ShardTail(files, clock, stream, shard, begin)
     try:
         while tail.position < end:
             batch = tail.poll(batch_bytes, before=end)
@@ -130,10 +129,9 @@ def read_arrow(
     end: int,
     *,
     batch_bytes: int = BATCH_BYTES,
-    mapped: bool = False,
 ) -> "Iterator[pyarrow.RecordBatch]":
     """`read_range` as Arrow record batches with the columns of `arrow_schema`; no work per message in Python."""
-    for batch in read_range(files, clock, stream, shard, begin, end, batch_bytes=batch_bytes, mapped=mapped):
+    for batch in read_range(files, clock, stream, shard, begin, end, batch_bytes=batch_bytes):
         yield batch.to_record_batch()
 
 

@@ -31,7 +31,7 @@ _STEP_BYTES = 8 << 20  # after so much the lengths are told: what lies in the ca
 _AHEAD_BYTES = 16 << 20  # more than this waits for the cache: then flushes wait for it, too …
 _PATIENCE_S = 0.1  # … for so long; if that was not enough, they go on, until less waits
 _FEW_BYTES = 64 << 10  # while no more than this waits, those who were woken on this host go first: …
-_WAKE_S = 60e-6 / (os.cpu_count() or 1)  # … each of them takes about so long, by itself, …
+_WAKE_S = 20e-6 / (os.cpu_count() or 1)  # … each of them takes about so long, by itself, …
 _COURTESY_S, _COURTESY_S_MAX = 0.5e-3, 10e-3  # … and less than this is not worth a nap
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
@@ -109,7 +109,7 @@ class Shadow:
         self._patient = True  # … and soon enough
         lock = threading.Lock()
         self._changing, self._shrinking = threading.Condition(lock), threading.Condition(lock)
-        self._closing = False
+        self._closing = self._napping = False
         self._files: dict[int, _Files] = {}
         self._told: dict[int, ShardLengths] = {}
         self._beat_s = 0.0  # when all of them were told
@@ -123,7 +123,8 @@ class Shadow:
         with self._changing:
             self._waiting.append(one)
             self._waiting_bytes += _size(one)
-            self._changing.notify()
+            if not (self._napping and one.shown) or self._waiting_bytes > _FEW_BYTES:
+                self._changing.notify()
             if not self._is_welcome() and not self._shrinking.wait_for(self._is_welcome, _PATIENCE_S):
                 self._patient = False
 
@@ -151,7 +152,9 @@ class Shadow:
                 if not self._waiting and not self._closing:
                     self._changing.wait(BEAT_S)
                 if nap_s := self._courtesy_s():
+                    self._napping = True  # a flush more is no reason to wake: it has woken others, who go first, too
                     self._changing.wait(nap_s)
+                    self._napping = False
                 taken = self._take()
                 behind_bytes, closing = self._waiting_bytes, self._closing
             if closing and not taken:

@@ -29,14 +29,14 @@ class SegmentView:
     """One segment opened for reading. Numbers of entries count from 0 in this segment."""
 
     def __init__(
-        self, files: Files, folder: str, segment: Segment, *, mapped: bool = False, wrap: Wrap | None = None
+        self, files: Files, folder: str, segment: Segment, *, in_place: bool = True, wrap: Wrap | None = None
     ) -> None:
         self.segment = segment
         self.index_path = f"{folder}/{segment.index_name}"
         self.data_path = f"{folder}/{segment.data_name}"
         index = DurableTrack(files.view(self.index_path))
         try:
-            data = DurableTrack(files.view(self.data_path), mapped=mapped)
+            data = DurableTrack(files.view(self.data_path), in_place=in_place)
         except BaseException:
             index.close()
             raise

@@ -42,14 +42,15 @@ class ShardTail:
         shard: int,
         start: Start,
         *,
-        mapped: bool = False,
+        in_place: bool = True,
         followed: Followed | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """`followed`: read through the cache. Looking for a place by time, or for the end, is left to the files.
-        `incarnation`: whose positions these are; StreamMissing when the stream is another one. None: whichever."""
+        """`in_place`: large batches that come from files lie where the kernel has them. `followed`: read through the
+        cache. Looking for a place by time, or for the end, is left to the files. `incarnation`: whose positions
+        these are; StreamMissing when the stream is another one. None: whichever."""
         self.incarnation = incarnation
-        self.stream, self.shard, self._mapped, self._followed = stream, shard, mapped, followed
+        self.stream, self.shard, self._in_place, self._followed = stream, shard, in_place, followed
         self._files, self._clock = files, clock
         self._folder = shard_folder(stream, shard)
         self._segments: list[Segment] = []
@@ -410,7 +411,7 @@ class ShardTail:
         """Open a segment at its first entry; False while it is not whole yet."""
         wrap = None if self._followed is None else self._followed.wrap
         try:
-            view = SegmentView(self._files, self._folder, segment, mapped=self._mapped, wrap=wrap)
+            view = SegmentView(self._files, self._folder, segment, in_place=self._in_place, wrap=wrap)
         except FileMissing:
             self._list()  # retention was faster; the next look tells what is left
             return False

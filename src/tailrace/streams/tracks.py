@@ -5,6 +5,7 @@ then one read of the durable file over all that is still missing (A27, A28). Whe
 says; the file itself is asked when that is silent, or when the cache is too far behind it (A37, A38).
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from .layers import Layers
 DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
 SILENT_S = 1.0  # without a word from the producer, the file itself is asked
 _ASK_S = 0.05  # how often, at most, while the lengths cache does not help
+_IN_PLACE_BYTES = 64 << 10  # less than this is sooner copied than mapped
 _NEAR_BYTES = 4 << 20  # so close to the head a late consumer tries the cache each time
 _AHEAD_BYTES = 1 << 20  # of a file that are brought while the last ones are dealt with: hundreds may be late together
 _READS_BLIND_MAX = 15  # of the file, before a late consumer tries the cache again, however far from the head
@@ -40,24 +42,35 @@ class Track(Protocol):
 
 
 class DurableTrack:
-    """`mapped`: in place, where the file system can."""
+    """`in_place`: much at once is not copied, where the file system can."""
 
     proven = False
 
-    def __init__(self, view: View, *, mapped: bool = False) -> None:
-        self._view, self._mapped = view, mapped
+    def __init__(self, view: View, *, in_place: bool = False) -> None:
+        self._view = view
+        self._in_place_bytes = _IN_PLACE_BYTES if in_place else math.inf
+        self._next = -1  # where it is read next, as was said
 
     def length(self) -> FileLength:
         return self._view.length()
 
     def read(self, offset: int, size: int) -> memoryview:
-        if self._mapped and (window := self._view.mapped(offset, size)) is not None:
-            return window
+        return self.read_on(offset, size) if size >= self._in_place_bytes else self._copied(offset, size)
+
+    def read_on(self, offset: int, size: int) -> memoryview:
+        """The same, and what comes next is brought meanwhile: nobody does that for whoever reads in place."""
+        if offset != self._next:
+            self._view.expect(offset, size)
+        window = self._view.mapped(offset, size) if size >= self._in_place_bytes else None
+        if window is None:
+            window = self._copied(offset, size)
+        self._next = offset + size
+        self._view.expect(self._next, max(size, _AHEAD_BYTES))
+        return window
+
+    def _copied(self, offset: int, size: int) -> memoryview:
         block = memoryview(Block(size))
         return block[: self._view.read_into(offset, block)]
-
-    def expect(self, offset: int, size: int) -> None:
-        self._view.expect(offset, size)
 
     def close(self) -> None:
         self._view.close()
@@ -147,8 +160,7 @@ class LayeredTrack:
             self._learn(mine)
 
     def _from_file(self, layers: Layers, offset: int, size: int) -> memoryview:
-        window = self._durable.read(offset, size)
-        self._durable.expect(offset + size, max(size, _AHEAD_BYTES))
+        window = self._durable.read_on(offset, size)
         layers.bytes_from["durable"] += len(window)
         return window
 

@@ -124,7 +124,7 @@ class FaultyDisk:
     open = _failing(Disk.open)
     close = _failing(Disk.close)
     read_into = _failing(Disk.read_into)
-    map = _failing(Disk.map)
+    is_mappable = _failing(Disk.is_mappable)
     write = _failing(Disk.write, half=_write_half)
     reserve = _failing(Disk.reserve)
     truncate = _failing(Disk.truncate)

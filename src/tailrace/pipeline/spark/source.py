@@ -85,7 +85,6 @@ class _Stream:
             return
         world = WorldFolder(self.options.world)
         for one in partition.ranges:
-            # Mapped: a disk that fails ends the process, which here is one of Spark's, and Spark tries the task again.
             batches = read_range(
                 world.files,
                 world.clock,
@@ -94,7 +93,6 @@ class _Stream:
                 one.begin,
                 one.end,
                 batch_bytes=_BATCH_BYTES,
-                mapped=True,
             )
             for batch in batches:
                 yield self.rows.of(batch)

@@ -102,8 +102,8 @@ class _Contest:
         for entry in (
             Entry("kafka", lambda: Kafka(folder, installer)),
             Entry("nats", lambda: Nats(folder, installer)),
-            Entry("rabbitmq", lambda: RabbitStreams(folder)),
-            Entry("redis", lambda: RedisStreams(folder)),
+            Entry("rabbitmq", lambda: RabbitStreams(folder, installer)),
+            Entry("redis", lambda: RedisStreams(folder, installer)),
         ):
             progress(f"starting {entry.name}")
             try:

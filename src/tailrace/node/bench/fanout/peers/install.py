@@ -1,4 +1,5 @@
-"""Peers that can be fetched are fetched into one folder, once; what only the system's package manager has is asked for.
+"""Peers are fetched into one folder, once, and nothing is installed: from the registries of Python and Maven, and from
+the distribution, whose packages are unpacked there.
 
 Nothing is fetched when that is switched off: then a peer takes part if an earlier run has left it there.
 """
@@ -9,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from glob import glob
 from types import ModuleType
 
 from ...peers.server import PeerMissing
@@ -28,7 +30,7 @@ _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId><
 
 class Installer:
     def __init__(self, folder: str, *, fetch: bool, progress: Callable[[str], None]) -> None:
-        self._folder, self._fetch, self._progress = folder, fetch, progress
+        self._folder, self._fetch, self._progress = os.path.abspath(folder), fetch, progress
 
     def module(self, name: str, package: str) -> ModuleType:
         """A Python package from the environment, or else from the folder."""
@@ -87,6 +89,46 @@ class Installer:
             os.rename(f"{place}.part", place)
         return [os.path.join(place, name) for name in sorted(os.listdir(place))]
 
+    def debian(self, package: str, program: str) -> str:
+        """A package of the distribution with this program, and with all that it needs and this machine lacks. What
+        stands for / there."""
+        place = os.path.join(self._folder, f"debian-{package}")
+        if not os.path.isdir(place):
+            self._unpack(package, place)
+        if not os.path.exists(place + program):  # a part of it is installed, and so was left out
+            raise PeerMissing(f"{place} has no {program}; to compare with it: apt install {package}")
+        return place
+
+    def _unpack(self, package: str, place: str) -> None:
+        if not self._fetch:
+            raise PeerMissing(
+                f"{package} is not in {self._folder}; a run without --quick fetches it; or: apt install {package}"
+            )
+        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+            raise PeerMissing(
+                f"{package} is not installed, and this is no Debian to fetch it from: install it yourself"
+            )
+        self._progress(f"fetching {package}")
+        os.makedirs(self._folder, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            self._run(["apt-get", "download", *self._needed(package)], package, "apt-get", cwd=folder)
+            root = os.path.join(folder, "root")
+            for archive in sorted(name for name in os.listdir(folder) if name.endswith(".deb")):
+                self._run(["dpkg-deb", "--extract", archive, root], archive, "dpkg-deb", cwd=folder)
+            os.rename(root, place)
+
+    def _needed(self, package: str) -> list[str]:
+        """What would be installed with it."""
+        ask = ["apt-get", "install", "--simulate", "--no-install-recommends", package]
+        try:
+            told = self._run(ask, package, "apt-get")
+        except PeerMissing:
+            if os.geteuid() != 0:
+                raise
+            self._run(["apt-get", "update"], package, "apt-get")  # perhaps it has never been told what there is
+            told = self._run(ask, package, "apt-get")
+        return [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
+
     def _place(self, package: str) -> str:
         """A package may be built for this Python. Each has a folder of its own: pip would replace what they share."""
         return os.path.join(self._folder, f"python-{sys.version_info.major}.{sys.version_info.minor}", package)
@@ -99,7 +141,8 @@ class Installer:
         target = ["--only-binary", ":all:", "--upgrade", "--target", self._place(package), package]
         self._run([*command, *target], package, "pip")
 
-    def _run(self, command: list[str], name: str, by: str, cwd: str | None = None) -> None:
+    def _run(self, command: list[str], name: str, by: str, cwd: str | None = None) -> str:
+        """What it printed."""
         try:
             done = subprocess.run(
                 command,
@@ -115,3 +158,11 @@ class Installer:
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise PeerMissing(f"{name} cannot be fetched with {by}: {said[-1] if said else done.returncode}")
+        return done.stdout
+
+
+def unpacked(root: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which programs below such a root find their libraries and each other."""
+    libraries = [folder for folder in glob(f"{root}/usr/lib/*-linux-gnu*") if os.path.isdir(folder)]
+    paths = {"PATH": [f"{root}/usr/bin", f"{root}/usr/sbin"], "LD_LIBRARY_PATH": libraries}
+    return {name: ":".join([*first, *filter(None, [environment.get(name)])]) for name, first in paths.items()}

@@ -1,7 +1,7 @@
 """Two servers of one program: one that syncs every message, and one that syncs now and then."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ...peers.server import Address, Server
@@ -11,13 +11,15 @@ Arrange = Callable[[str, bool], tuple[Sequence[str], Sequence[Address]]]
 
 
 class Pair:
-    def __init__(self, folder: str, name: str, arrange: Arrange) -> None:
+    def __init__(self, folder: str, name: str, arrange: Arrange, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: beside that of this process."""
         self._servers: dict[bool, Server] = {}
         try:
             for synced in (False, True):
                 place = os.path.join(folder, f"{name}-{'synced' if synced else 'plain'}")
                 os.makedirs(place)
-                self._servers[synced] = Server(partial(arrange, place, synced), os.path.join(place, "log"))
+                log = os.path.join(place, "log")
+                self._servers[synced] = Server(partial(arrange, place, synced), log, environment=environment)
         except BaseException:
             self.close()
             raise

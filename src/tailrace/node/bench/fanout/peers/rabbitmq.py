@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from itertools import count
 from struct import Struct, pack, unpack_from
 
-from ...peers.server import Address, PeerFailed, PeerMissing, Server, free_port
+from ...peers.server import Address, PeerFailed, Server, free_port
 from ..contender import Contender, Publisher, Subscription
 from ..message import MESSAGE_BYTES, stamps_in
+from .install import Installer, unpacked
 from .sockets import Connection, port_of
 
 PACKAGE = "rabbitmq-server"
 # The script itself: the one on the PATH of Debian changes to another user first.
 _SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
+_ERLANG = "/usr/lib/erlang"
 _START_S = 60.0
 _STREAM_BYTES_MAX = 4 << 30
 _ON_THE_WAY_MAX = 4096
@@ -36,21 +38,23 @@ class RabbitStreams(Contender):
     policy = "never synced: it has no such setting"
     syncs = False
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, installer: Installer) -> None:
         script = next((path for path in _SCRIPTS if os.path.exists(path)), None) or shutil.which("rabbitmq-server")
-        epmd = shutil.which("epmd")
+        epmd, unpacked_there = shutil.which("epmd"), dict[str, str]()
         if script is None or epmd is None:
-            raise PeerMissing(
-                f"rabbitmq-server is not installed, so it is left out; to compare with it: apt install {PACKAGE}"
-            )
+            root = installer.debian(PACKAGE, f"{_ERLANG}/bin/erl")
+            script, epmd = root + _SCRIPTS[0], f"{root}{_ERLANG}/bin/epmd"
+            unpacked_there = unpacked(root, os.environ)
+            _settle_erlang(root)
         place = os.path.join(folder, "rabbitmq")
         os.makedirs(place)
         with open(os.path.join(place, "plugins"), "w") as file:
             file.write("[rabbitmq_stream].\n")
-        names = Server(lambda: _names(epmd), os.path.join(place, "epmd.log"))
+        names = Server(lambda: _names(epmd), os.path.join(place, "epmd.log"), environment=unpacked_there)
         self._servers = [names]
         try:
             environment = {
+                **unpacked_there,
                 "HOME": place,  # for its cookie
                 "ERL_EPMD_PORT": str(port_of(names.addresses[0])),
                 # Without it the script stays in between, and what it is told does not reach the server.
@@ -105,6 +109,15 @@ class RabbitStreams(Contender):
     def close(self) -> None:
         for server in reversed(self._servers):
             server.close()
+
+
+def _settle_erlang(root: str) -> None:
+    """Its start script knows only the place where the distribution would have put it."""
+    path = f"{root}{_ERLANG}/bin/erl"
+    with open(path) as file:
+        script = file.read()
+    with open(path, "w") as file:
+        file.write(script.replace(f"ROOTDIR={_ERLANG}\n", f"ROOTDIR={root}{_ERLANG}\n"))
 
 
 def _names(epmd: str) -> tuple[Sequence[str], Sequence[Address]]:

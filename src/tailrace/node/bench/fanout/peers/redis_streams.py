@@ -4,19 +4,22 @@ Entries get ids of one length, so every entry of an answer has the same length, 
 Memory is bounded: a stream keeps its newest entries. A consumer that falls behind these goes on with the oldest left.
 """
 
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import partial
 
-from ...peers.server import Address, PeerFailed, located, socket_path
+from ...peers.server import Address, PeerFailed, socket_path
 from ..contender import Contender, Publisher, Subscription
 from ..message import MARK, MESSAGE_BYTES, STAMP_END, stamp_of
+from .install import Installer, unpacked
 from .pair import Pair
 from .sockets import Connection
 
-PACKAGE = "redis-server"
+PACKAGE, _PROGRAM = "redis-server", "/usr/bin/redis-server"
 _KEPT = 256 << 10  # entries
 _FIRST_ID = 1_000_000_000
 _ID_BYTES = len(b"%d-0" % _FIRST_ID)
@@ -33,14 +36,18 @@ class RedisStreams(Contender):
     name = "redis"
     policy = "appendfsync always where delay is measured, else everysec: it has nothing in between"
 
-    def __init__(self, folder: str) -> None:
-        program = located("redis-server", PACKAGE)
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    def __init__(self, folder: str, installer: Installer) -> None:
+        program, environment = shutil.which("redis-server"), {}
+        if program is None:
+            root = installer.debian(PACKAGE, _PROGRAM)
+            program, environment = root + _PROGRAM, unpacked(root, os.environ)
+        asked = os.environ | environment
+        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env=asked).stdout
         self.version = found[1] if (found := re.search(r"v=(\S+)", told)) else told.strip()
         # Not beside the streams: a path to a socket is short.
         self._sockets = tempfile.TemporaryDirectory(prefix="tailrace-fanout-")
         try:
-            self._servers = Pair(folder, self.name, partial(_arranged, program, self._sockets.name))
+            self._servers = Pair(folder, self.name, partial(_arranged, program, self._sockets.name), environment)
         except BaseException:
             self._sockets.cleanup()
             raise
