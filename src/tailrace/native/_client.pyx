@@ -717,6 +717,11 @@ cdef class Follower:
         self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
         self.raw_count, self.entries_max = -1, _UNKNOWN
 
+    @property
+    def told_end(self):
+        """The position up to which the cache goes, as it was last said; 0: nothing was."""
+        return self.data_base + self.told.data_cached if self.known else 0
+
     def hold(self, CellClient lengths not None, CellClient data not None, double for_s, double deadline_s):
         """Look with these for so long, and as long as they have no trouble. Whoever lent them takes them away again by
         `let_go`."""

@@ -311,7 +311,7 @@ class World:
                 tail.close()
             raise
         commit = None if checkpoint is None else self._committer(checkpoint, streams)
-        moves = self._moving(tails, config.in_place) if config.moves else None
+        moves = self._moving(tails, config) if config.moves else None
         return Consumer(tails, config, self._clock, follow=follow, commit=commit, board=board, moves=moves)
 
     # ---- keys and values
@@ -596,6 +596,7 @@ class World:
                         shard,
                         begin,
                         in_place=config.in_place,
+                        in_place_bytes=config.in_place_batch_bytes,
                         followed=followed,
                         incarnation=incarnation,
                     )
@@ -606,7 +607,7 @@ class World:
             raise
         return tails
 
-    def _moving(self, tails: Sequence[ShardTail], in_place: bool) -> "Moving | None":
+    def _moving(self, tails: Sequence[ShardTail], config: ConsumerConfig) -> "Moving | None":
         """Where else a consumer may read, if this is a cluster of a world."""
         with self._opening:
             if self._neighbours is None and self._membership is not None:
@@ -634,13 +635,20 @@ class World:
                 stream,
                 shard,
                 position,
-                in_place=in_place,
+                in_place=config.in_place,
+                in_place_bytes=config.in_place_batch_bytes,
                 followed=followed[stream, shard],
                 incarnation=incarnations[stream],
             )
 
         return Moving(
-            neighbours, self._files, at_home, list(followed), self._clock, in_place=in_place, incarnations=incarnations
+            neighbours,
+            self._files,
+            at_home,
+            list(followed),
+            self._clock,
+            in_place=config.in_place,
+            incarnations=incarnations,
         )
 
     def _trim(self, stream: str, shard: int) -> Collected:

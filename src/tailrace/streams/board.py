@@ -15,6 +15,7 @@ from ..native.hints import Hints, Waiter
 from .head import Head
 from .in_place import Nearby
 from .layers import Layers, Source, Watch
+from .quicker import Quicker
 from .segments import Segment
 from .tracks import DurableTrack, LayeredTrack, Track
 
@@ -53,8 +54,20 @@ class Followed:
         """`nearby`: what can be read in place, if anything."""
         self.nearby, self._near_bytes = nearby, near_bytes
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
-        self.told = partial(board.lengths, number)
-        self._alone = board.is_small
+        self._lengths, self._alone = partial(board.lengths, number), board.is_small
+        self.quicker = Quicker()
+
+    def told(self) -> tuple[ShardLengths | None, float]:
+        """What is said of the shard now, and since when nothing new was."""
+        told, silent_s = self._lengths()
+        if told is not None:
+            self.quicker.heard(told.newest.segment.data_base + told.newest.data_cached)
+        return told, silent_s
+
+    def note_durable(self, size: int) -> None:
+        """So much was read from the files without asking the cache."""
+        if (layers := self._layers()) is not None:
+            layers.bytes_from["durable"] += size
 
     def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
         key = partial(self._key, segment.data_name if name == "data" else segment.index_name)
@@ -62,7 +75,7 @@ class Followed:
 
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
-        return Head(segment, key, self.told, self._layers, self._key, self._alone, self._near_bytes)
+        return Head(segment, key, self.told, self._layers, self._key, self._alone, self._near_bytes, self.quicker)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)

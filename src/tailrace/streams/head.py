@@ -10,6 +10,7 @@ from ..files.lengths import ShardLengths
 from ..native import Block
 from ..native.client import Follower
 from .layers import Grip, Layers
+from .quicker import Quicker
 from .segments import HEADER_BYTES, Segment
 
 _AHEAD_BYTES = 8 << 20  # of messages, whose entries come from another host at once
@@ -29,9 +30,10 @@ class Head:
         key: Callable[[str, int], bytes],
         alone: Callable[[], bool],
         near_bytes: int,
+        quicker: Quicker,
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
-        self._alone, self._near_bytes, self._is_near = alone, near_bytes, True
+        self._alone, self._near_bytes, self._is_near, self._quicker = alone, near_bytes, True, quicker
         self._follower: Follower | None = None
         self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
@@ -54,6 +56,8 @@ class Head:
             follower = self._hold()
             found = None if follower is None else follower.glance(entry, start, bytes_max)
         self.at_end = follower is not None and follower.at_end
+        if follower is not None and not self._is_near:
+            self._quicker.heard(follower.told_end)
         if found is not None and self._grip is not None:
             layers = self._grip[0]
             layers.bytes_from[layers.nearest] += len(found[0]) + len(found[1])
@@ -81,7 +85,7 @@ class Head:
         if self._grip is None or self._grip[0] is not layers:
             self.close()
             self._grip = layers, layers.grip()
-            self._is_near = not layers.far
+            self._is_near, self._quicker.far = not layers.far, layers.far
             self._follower.ahead_bytes = _AHEAD_BYTES if layers.far else 0
         self._grip[1].hold(self._follower)
         return self._follower

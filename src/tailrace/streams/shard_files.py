@@ -40,7 +40,7 @@ class SegmentView:
         except BaseException:
             index.close()
             raise
-        self._durable_index = index
+        self._durable_index, self._durable_data = index, data
         self._index: Track = index if wrap is None else wrap(index, segment, "index")
         self._data: Track = data if wrap is None else wrap(data, segment, "data")
 
@@ -98,9 +98,15 @@ class SegmentView:
             self.header()  # it may have come between the look at its bytes and the one at its length
         return True
 
-    def entries(self, first: int, count: int) -> memoryview:
-        """Entries first … first+count, fewer if the file does not have them yet."""
-        found = self._index.read(entry_offset(first), count * ENTRY_BYTES)
+    @property
+    def data_in_place(self) -> bool | None:
+        """Whether large reads of the data file lie where the kernel has them; None: not known yet."""
+        return self._durable_data.in_place
+
+    def entries(self, first: int, count: int, *, by_file: bool = False) -> memoryview:
+        """Entries first … first+count, fewer if the file does not have them yet. `by_file`: the cache is not asked."""
+        index = self._durable_index if by_file else self._index
+        found = index.read(entry_offset(first), count * ENTRY_BYTES)
         return found[: len(found) - len(found) % ENTRY_BYTES]
 
     def entry(self, number: int) -> tuple[int, int]:
@@ -127,9 +133,10 @@ class SegmentView:
     def start_of(self, number: int) -> int:
         return self.entry(number - 1)[0] if number else self.segment.data_base
 
-    def data(self, start: int, end: int) -> memoryview:
+    def data(self, start: int, end: int, *, by_file: bool = False) -> memoryview:
         """The bytes between two positions, fewer if the file does not have them yet."""
-        return self._data.read(start - self.segment.data_base, end - start)
+        data = self._durable_data if by_file else self._data
+        return data.read(start - self.segment.data_base, end - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,21 +43,24 @@ class ShardTail:
         start: Start,
         *,
         in_place: bool = True,
+        in_place_bytes: int = 0,
         followed: Followed | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """`in_place`: large batches that come from files lie where the kernel has them. `followed`: read through the
-        cache. Looking for a place by time, or for the end, is left to the files. `incarnation`: whose positions
-        these are; StreamMissing when the stream is another one. None: whichever."""
+        """`in_place`: large batches that come from files lie where the kernel has them; `in_place_bytes`: then they may
+        be so large, even if less is asked for. `followed`: read through the cache. Looking for a place by time, or for
+        the end, is left to the files. `incarnation`: whose positions these are; StreamMissing when the stream is
+        another one. None: whichever."""
         self.incarnation = incarnation
         self.stream, self.shard, self._in_place, self._followed = stream, shard, in_place, followed
-        self._files, self._clock = files, clock
+        self._files, self._clock, self._in_place_bytes = files, clock, in_place_bytes
         self._folder = shard_folder(stream, shard)
         self._segments: list[Segment] = []
         self._listed_s = float("-inf")
         self._view: SegmentView | None = None
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
+        self._quicker = None if followed is None else followed.quicker  # when there is much to read
         self.was_shown = self.shown_all = False  # the last batch came from there; and it was all there is
         self._vigil: Vigil[Batch] | None = None  # who reads there now, and knows where we are
         self._created_us = 0  # the segment that is read: the open one, or a later one that …
@@ -212,11 +215,13 @@ class ShardTail:
         if self._strayed:  # now the files are needed
             self._come_back()
         head = self._head
-        if head is None or self._window or self._position < self._not_before:
+        if head is None or self._window or self._position < self._not_before or self._is_by_file():
             return None
+        begun_s = self._clock.monotonic_s()
         if (found := head.look(self._entry, self._position, bytes_max)) is None:
             return None
         batch = Batch(self.stream, self.shard, self._position, *found, proven=True)
+        self._note(len(found[1]), begun_s, by_file=False)
         if batch.count * ENTRY_BYTES < len(found[0]):
             head.at_end = False  # what is wrong with the next one, the long way must tell
         if batch.count == 0:
@@ -287,8 +292,9 @@ class ShardTail:
         """Read the next entries of the open segment into the window."""
         readable = self._readable(view)
         if self._entry < readable:
-            self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES))
-            self._window_proven = view.entries_proven
+            by_file = self._is_by_file()
+            self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES), by_file=by_file)
+            self._window_proven = view.entries_proven and not by_file
             if not self._window and self._later(view.segment) is not None:
                 raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
         return len(self._window) > 0
@@ -321,6 +327,9 @@ class ShardTail:
         start = self._position
         if before is not None and start >= before:
             return None
+        by_file = self._is_by_file()
+        if view.data_in_place and (by_file or self._followed is None):
+            bytes_max = max(bytes_max, self._in_place_bytes)  # nothing of it is copied
         count = max(1, count_to_position(self._window, start + bytes_max))
         if before is not None:  # each begins where the one before it ends
             count = min(count, count_to_position(self._window, before - 1) + 1)
@@ -329,17 +338,33 @@ class ShardTail:
             count, end = 1, entry_at(self._window, 0)[0]  # one of them is bad: go one by one until it is the first
         if not 0 < end - start <= _MESSAGE_BYTES_MAX:
             raise self._corrupt(view, "an entry that cannot be")
-        data = view.data(start, end)
+        begun_s = self._clock.monotonic_s()
+        data = view.data(start, end, by_file=by_file)
         short = len(data) < end - start
         if short and view.data_length().readable_bytes >= end - view.segment.data_base:
             return None  # the file system shows the length before the bytes: not yet
-        proven = self._window_proven and view.data_proven
+        proven = self._window_proven and view.data_proven and not by_file
         batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data, proven=proven)
         if batch.count == 0:  # otherwise what is good before it comes first
             what = f"a data file that ends at {start + len(data)}" if short else "a message that fails its checksum"
             raise self._corrupt(view, what)
+        self._note(len(data), begun_s, by_file=by_file)
         self._consume(batch.count)
         return batch
+
+    def _is_by_file(self) -> bool:
+        """Whether the next messages are read from the files without asking the cache."""
+        return self._quicker is not None and self._quicker.is_files(self._position)
+
+    def _note(self, size: int, begun_s: float, *, by_file: bool) -> None:
+        """A batch of so much was read and checked since then."""
+        if self._quicker is None or self._followed is None:
+            return
+        self._quicker.took(self._position, size, self._clock.monotonic_s() - begun_s, files=by_file)
+        if by_file:
+            self._followed.note_durable(size)
+            if self._view is not None and self._view.data_in_place is False:
+                self._quicker.bar()
 
     def _consume(self, count: int) -> None:
         if count:

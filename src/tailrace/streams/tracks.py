@@ -50,6 +50,9 @@ class DurableTrack:
         self._view = view
         self._in_place_bytes = _IN_PLACE_BYTES if in_place else math.inf
         self._next = -1  # where it is read next, as was said
+        self.in_place: bool | None = (
+            None if in_place else False
+        )  # whether large reads are not copied; None: not known yet
 
     def length(self) -> FileLength:
         return self._view.length()
@@ -61,7 +64,10 @@ class DurableTrack:
         """The same, and what comes next is brought meanwhile: nobody does that for whoever reads in place."""
         if offset != self._next:
             self._view.expect(offset, size)
-        window = self._view.mapped(offset, size) if size >= self._in_place_bytes else None
+        window = None
+        if size >= self._in_place_bytes:
+            window = self._view.mapped(offset, size)
+            self.in_place = window is not None
         if window is None:
             window = self._copied(offset, size)
         self._next = offset + size
