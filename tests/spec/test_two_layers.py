@@ -832,18 +832,23 @@ def test_who_outruns_a_cache_that_takes_all_waits_for_it_and_nothing_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("woken", "size", "late", "naps"),
+    ("woken", "size", "late", "alone", "nap_ms"),
     [
-        (0, 1000, False, False),
-        (1, 1000, False, False),
-        (40, 1000, False, True),
-        (100_000, 1000, False, True),
-        (40, 1000, True, False),
-        (40, 1 << 20, False, False),
+        (0, 1000, False, False, None),
+        (1, 1000, False, False, None),
+        (40, 1000, False, False, 2),
+        (100_000, 1000, False, False, 10),
+        (40, 1000, True, False, None),
+        (40, 1 << 20, False, False, None),
+        (0, 1000, False, True, 10),
+        (40, 1000, False, True, 10),
+        (40, 1000, True, True, None),
+        (40, 1 << 20, False, True, None),
     ],
 )
-def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeypatch, woken, size, late, naps):
-    """A nap by how many they are, unless there is much to do, or somebody of this host waits for the cache."""
+def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeypatch, woken, size, late, alone, nap_ms):
+    """A nap by how many they are, or a long one where nobody is elsewhere; unless there is much to do, or somebody of
+    this host waits for the cache."""
     monkeypatch.setattr(shadow_module, "_WAKE_S", 50e-6)
     hints, done = Hints(tmp_path / "hints", make=True), []
     waiter = Waiter(hints, [late_slot("an incarnation")])
@@ -854,7 +859,8 @@ def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeyp
             super().set_many(items)
 
     heard = Telling()
-    shadow = Shadow(lambda: Layers(heard, heard), hints, "an incarnation", STREAM, SystemClock())  # type: ignore[arg-type]
+    layers = Layers(heard, heard)  # type: ignore[arg-type]
+    shadow = Shadow(lambda: layers, hints, "an incarnation", STREAM, SystemClock(), alone=alone)
     wait = shadow._changing.wait
 
     def nap(timeout_s: float) -> bool:
@@ -871,7 +877,7 @@ def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeyp
         wait_until(lambda: "fed" in done, "the cache to be fed")
         waiter.stop()
     shadow.close()
-    assert done[: done.index("fed")] == ([f"{min(10, woken * 0.05):g} ms"] if naps else [])
+    assert done[: done.index("fed")] == ([] if nap_ms is None else [f"{nap_ms} ms"])
     if late:
         waiting.result()
 

@@ -269,6 +269,7 @@ class World:
             self._clock,
             config.chunk_bytes,
             host_tag(self.config.host),
+            alone=self._host_tag is None and self._membership is None,
         )
 
     def consumer(

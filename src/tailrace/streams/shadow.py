@@ -86,7 +86,7 @@ class _Files:
 
 class Shadow:
     """Of one producer, for all its shards. `layers` opens the cache, in the shadow's own thread. `hints` wake those who
-    wait on this `host`, whether there is a cache or not."""
+    wait on this `host`, whether there is a cache or not. `alone`: there is no other host, and no copy elsewhere."""
 
     def __init__(
         self,
@@ -97,9 +97,11 @@ class Shadow:
         clock: Clock,
         chunk_bytes: int | None = None,
         host: int = 0,
+        *,
+        alone: bool = False,
     ) -> None:
         self._open, self._hints, self._host = layers, hints, host if hints is not None else 0
-        self._incarnation, self._clock, self._chunk_bytes = incarnation, clock, chunk_bytes
+        self._incarnation, self._clock, self._chunk_bytes, self._alone = incarnation, clock, chunk_bytes, alone
         self._layers: Layers | None = None
         self._opened_s = -_RETRY_S
         self._slot, self._late_slot = hint_slot(incarnation), late_slot(incarnation)
@@ -169,12 +171,15 @@ class Shadow:
 
     def _courtesy_s(self) -> float:
         """How long to let those run who were woken on this host and need nothing of the cache: a hundred of them, on a
-        few cores, would wait for us. Not if somebody of this host waits for the cache; on others they wait with us."""
-        if self._closing or self._waiting_bytes > _FEW_BYTES or self._hints is None:
+        few cores, would wait for us. Not if somebody of this host waits for the cache. On others they wait with us; if
+        there are none, nobody does, and small flushes gather for as long as may be: each takes as long as many."""
+        if self._closing or not self._waiting or self._waiting_bytes > _FEW_BYTES or self._hints is None:
             return 0.0
         if self._hints.waiters(self._late_slot):
             return 0.0
-        nap_s = _WAKE_S * max((one.woken for one in self._waiting), default=0)
+        if self._alone and all(one.shown for one in self._waiting):
+            return _COURTESY_S_MAX
+        nap_s = _WAKE_S * max(one.woken for one in self._waiting)
         return min(nap_s, _COURTESY_S_MAX) if nap_s >= _COURTESY_S else 0.0
 
     def _take(self) -> list[Appended]:
