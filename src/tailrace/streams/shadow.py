@@ -33,6 +33,7 @@ _PATIENCE_S = 0.1  # … for so long; if that was not enough, they go on, until 
 _FEW_BYTES = 64 << 10  # while no more than this waits, those who were woken on this host go first: …
 _WAKE_S = 20e-6 / (os.cpu_count() or 1)  # … each of them takes about so long, by itself, …
 _COURTESY_S, _COURTESY_S_MAX = 0.5e-3, 10e-3  # … and less than this is not worth a nap
+_GATHER_S = 25e-3  # while nobody can be waiting for the cache, small flushes gather for so long
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -178,7 +179,7 @@ class Shadow:
         if self._hints.waiters(self._late_slot):
             return 0.0
         if self._alone and all(one.shown for one in self._waiting):
-            return _COURTESY_S_MAX
+            return _GATHER_S
         nap_s = _WAKE_S * max(one.woken for one in self._waiting)
         return min(nap_s, _COURTESY_S_MAX) if nap_s >= _COURTESY_S else 0.0
 

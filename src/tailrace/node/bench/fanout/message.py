@@ -8,6 +8,7 @@ offset  bytes  what
 
 import random
 import time
+from collections.abc import Sequence
 from struct import Struct
 
 MESSAGE_BYTES = 1024
@@ -29,8 +30,10 @@ def stamp_of(value: bytes | bytearray | memoryview) -> int:
     return stamp
 
 
-def stamps_side_by_side(content: memoryview) -> list[int]:
+def stamps_side_by_side(content: memoryview) -> Sequence[int]:
     """Of messages with nothing between them."""
+    if len(content) == MESSAGE_BYTES:
+        return _stamp_from(content, STAMP_AT)  # nearly always
     found = []
     for at in range(STAMP_AT, len(content), MESSAGE_BYTES):
         found.append(_stamp_from(content, at)[0])  # noqa: PERF401  (a comprehension is one more frame to wake into)
