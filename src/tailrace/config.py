@@ -154,7 +154,7 @@ class ConsumerConfig:
 
     @property
     def in_place_batch_bytes(self) -> int:
-        """Of one that lies where its producer has it: no byte of it costs anything, so it may be larger."""
+        """Of one that lies where its producer or the kernel has it: no byte of it is moved, so it may be larger."""
         return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
 
 
