@@ -23,7 +23,7 @@ from tailrace.errors import CacheUnavailable, Corrupt, FileProblem
 from tailrace.files import FileLength
 from tailrace.files.chunks import CHUNK_SIZES, ChunkedFile, Part, chunk_key, chunk_size_for, file_key, short_ones
 from tailrace.files.lengths import FILES_MAX, SegmentLengths, ShardLengths, late_slot, lengths_key
-from tailrace.native import Packer
+from tailrace.native import ENTRY_BYTES, Packer
 from tailrace.native.hints import Hints, Waiter
 from tailrace.streams import Consumer, ShardTail
 from tailrace.streams import shadow as shadow_module
@@ -541,6 +541,50 @@ def test_a_header_that_comes_between_two_looks_is_no_damage(comes):
                 view.has_header(view.length(), None)
         else:
             assert view.has_header(view.length(), None) == (comes == "header")
+
+
+class Ahead:
+    """A copy's cache, which is ahead of its file."""
+
+    proven = True
+
+    def __init__(self, durable: DurableTrack, content: bytes) -> None:
+        self._durable, self._content = durable, content
+
+    def length(self) -> FileLength:
+        return FileLength(len(self._content), len(self._content), appending=True)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        return memoryview(self._content)[offset : offset + size]
+
+    def close(self) -> None:
+        self._durable.close()
+
+
+def test_who_reads_files_asks_the_cache_of_a_copy_for_what_they_do_not_have_yet():
+    files, segment = SimulatedWorld(SimulatedDisk(), ManualClock(), small_config()).files, Segment(1, 0, 0)
+    header, data = IndexHeader(1, 0, 0).encode(), bytes(range(200))
+    index = header + bytes(range(4 * ENTRY_BYTES))
+    claim = files.claim(shard_folder(STREAM, 0))
+    for name, content in (
+        (segment.data_name, data[:150]),
+        (segment.index_name, index[: len(header) + ENTRY_BYTES + 9]),
+    ):
+        appender = claim.create(name)
+        appender.append(0, [content])
+        appender.sync()
+
+    def wrap(durable: DurableTrack, segment: Segment, name: str) -> Track:
+        return Ahead(durable, data if name == "data" else index)
+
+    with SegmentView(files, shard_folder(STREAM, 0), segment, wrap=wrap) as view:
+        ranges = ((0, 150), (140, 160), (160, 170))
+        found = [(view.data(start, end, by_file=True), view.data_by_file, view.data_proven) for start, end in ranges]
+        assert found == [(data[:150], True, False), (data[140:160], False, True), (data[160:170], False, True)]
+        assert (view.data(0, 10), view.data_by_file, view.data_proven) == (data[:10], False, True)
+        entries = [(view.entries(first, 2, by_file=True), view.entries_proven) for first in (0, 1)]
+        behind = index[len(header) :]
+        assert entries == [(behind[:ENTRY_BYTES], False), (behind[ENTRY_BYTES : 3 * ENTRY_BYTES], True)]
 
 
 def test_the_file_itself_is_asked_when_nobody_says_anything():

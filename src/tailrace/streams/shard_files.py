@@ -43,6 +43,7 @@ class SegmentView:
         self._durable_index, self._durable_data = index, data
         self._index: Track = index if wrap is None else wrap(index, segment, "index")
         self._data: Track = data if wrap is None else wrap(data, segment, "data")
+        self._index_read, self._data_read = self._index, self._data  # what was read last
 
     def close(self) -> None:
         self._index.close()
@@ -59,11 +60,16 @@ class SegmentView:
     @property
     def entries_proven(self) -> bool:
         """Whether the entries that were read last need no sums any more."""
-        return self._index.proven
+        return self._index_read.proven
 
     @property
     def data_proven(self) -> bool:
-        return self._data.proven
+        return self._data_read.proven
+
+    @property
+    def data_by_file(self) -> bool:
+        """Whether the data that were read last came from the file, without asking the cache."""
+        return self._data_read is not self._data
 
     def track(self, name: TrackName) -> Track:
         return self._data if name == "data" else self._index
@@ -104,9 +110,14 @@ class SegmentView:
         return self._durable_data.in_place
 
     def entries(self, first: int, count: int, *, by_file: bool = False) -> memoryview:
-        """Entries first … first+count, fewer if the file does not have them yet. `by_file`: the cache is not asked."""
-        index = self._durable_index if by_file else self._index
-        found = index.read(entry_offset(first), count * ENTRY_BYTES)
+        """Entries first … first+count, fewer if the file does not have them yet. `by_file`: without asking the cache,
+        unless the file has none of them: the cache of a copy may be ahead of it."""
+        offset, size = entry_offset(first), count * ENTRY_BYTES
+        self._index_read = self._durable_index if by_file else self._index
+        found = self._index_read.read(offset, size)
+        if by_file and len(found) < ENTRY_BYTES:
+            self._index_read = self._index
+            found = self._index.read(offset, size)
         return found[: len(found) - len(found) % ENTRY_BYTES]
 
     def entry(self, number: int) -> tuple[int, int]:
@@ -134,9 +145,15 @@ class SegmentView:
         return self.entry(number - 1)[0] if number else self.segment.data_base
 
     def data(self, start: int, end: int, *, by_file: bool = False) -> memoryview:
-        """The bytes between two positions, fewer if the file does not have them yet."""
-        data = self._durable_data if by_file else self._data
-        return data.read(start - self.segment.data_base, end - start)
+        """The bytes between two positions, fewer if the file does not have them yet. `by_file`: without asking the
+        cache, unless the file has not all of them."""
+        offset, size = start - self.segment.data_base, end - start
+        self._data_read = self._durable_data if by_file else self._data
+        found = self._data_read.read(offset, size)
+        if by_file and len(found) < size:
+            self._data_read = self._data
+            found = self._data.read(offset, size)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

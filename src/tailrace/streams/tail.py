@@ -294,7 +294,7 @@ class ShardTail:
         if self._entry < readable:
             by_file = self._is_by_file()
             self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES), by_file=by_file)
-            self._window_proven = view.entries_proven and not by_file
+            self._window_proven = view.entries_proven
             if not self._window and self._later(view.segment) is not None:
                 raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
         return len(self._window) > 0
@@ -343,12 +343,12 @@ class ShardTail:
         short = len(data) < end - start
         if short and view.data_length().readable_bytes >= end - view.segment.data_base:
             return None  # the file system shows the length before the bytes: not yet
-        proven = self._window_proven and view.data_proven and not by_file
+        proven = self._window_proven and view.data_proven
         batch = Batch(self.stream, self.shard, start, self._window[: count * ENTRY_BYTES], data, proven=proven)
         if batch.count == 0:  # otherwise what is good before it comes first
             what = f"a data file that ends at {start + len(data)}" if short else "a message that fails its checksum"
             raise self._corrupt(view, what)
-        self._note(len(data), begun_s, by_file=by_file)
+        self._note(len(data), begun_s, by_file=view.data_by_file)
         self._consume(batch.count)
         return batch
 
