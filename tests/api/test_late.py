@@ -86,7 +86,7 @@ def test_who_is_far_behind_reads_files_of_this_machine_and_the_head_in_the_cache
         wait_until(lambda: layers_of(world).far, "a connection to the cache")
         in_place = read_all(consumer)
         came_from = layers_of(world).bytes_from
-        assert in_place > 1 << 20
+        assert in_place >= 1 << 16
         assert came_from["durable"] >= in_place
         assert came_from["relaxed"] > 1 << 20  # it has tried both, and the last megabytes are near the head
         before = came_from["durable"]
@@ -103,4 +103,4 @@ def test_who_wants_copies_reads_the_cache(producer: tailrace.Producer, tmp_path:
         wait_until(lambda: layers_of(world).far, "a connection to the cache")
         assert read_all(consumer) == 0
         came_from = layers_of(world).bytes_from
-        assert came_from["durable"] < 4 << 20 < came_from["relaxed"]  # one look at the files, which told that
+        assert came_from["durable"] < 1 << 16 < came_from["relaxed"]

@@ -328,8 +328,10 @@ class Soak:
             lambda: all(guest.told["seen"] == list(goal.values()) for guest in self.guests.values()),
             f"the last messages, {goal}, at those who have no other folder",
         )
-        origin = self.files("a")
-        for cluster in CLUSTERS[1:]:
+        origin: dict[str, bytes] = {}
+        for stream, source in STREAMS.items():
+            origin |= self.files(source, stream)
+        for cluster in CLUSTERS:
             # Its cache, or another cluster, may have shown the last messages before its files have them.
             self.wait(partial(self._is_as_long, cluster, origin), f"the files of {cluster}")
             found = self.files(cluster)
@@ -436,10 +438,10 @@ class Soak:
         found = self.files(cluster)
         return {name: len(found[name]) for name in found} == {name: len(origin[name]) for name in origin}
 
-    def files(self, cluster: str) -> dict[str, bytes]:
-        """Names and bytes of all message files, as far as the next one's base says."""
+    def files(self, cluster: str, *streams: str) -> dict[str, bytes]:
+        """Names and bytes of all message files, as far as the next one's base says; of all streams, or of these."""
         files, found = PosixFiles(self.of(cluster)), {}
-        for stream in STREAMS:
+        for stream in streams or STREAMS:
             for shard in range(SHARDS):
                 folder = f"streams/{stream}/{shard:05d}"
                 segments = segments_of(files.list(folder))

@@ -72,7 +72,7 @@ def test_it_notices_when_the_other_one_has_become_quicker():
 def test_one_read_that_was_pushed_aside_changes_nothing():
     quicker = late(files_s=0.001, cache_s=0.004)
     reads(quicker, 20, 0.001, 0.004)
-    quicker.took(0, MIB, 0.02, files=True)
+    quicker.took(0, MIB, 5.0, files=True)
     assert quicker.is_files(0)
 
 
@@ -84,7 +84,12 @@ def test_small_reads_and_those_near_the_head_tell_nothing():
     assert quicker.is_files(0)
 
 
-def test_files_that_cannot_be_read_in_place_are_left_alone():
-    quicker = late(files_s=0.001, cache_s=1.0)
-    quicker.bar()
+def test_a_layer_that_was_asked_in_vain_is_the_slower_one():
+    quicker = late(files_s=0.001, cache_s=0.004)
+    quicker.took(0, MIB, 0.004, files=True, in_vain=True)
+    for _ in range(20):
+        quicker.took(0, MIB, 0.001, files=True, in_vain=True)
     assert not quicker.is_files(0)
+    quicker = late(files_s=0.5)
+    quicker.took(0, MIB, 0.001, files=False, in_vain=True)
+    assert quicker.is_files(0)

@@ -327,6 +327,9 @@ class DurableFile:
     def expect(self, offset: int, size: int) -> None:
         self.expected.append((offset, size))
 
+    def is_mappable(self) -> bool:
+        return False
+
     def mapped(self, offset: int, size: int) -> None:
         return None
 
@@ -924,6 +927,37 @@ def test_those_who_were_woken_here_run_before_the_cache_is_fed(tmp_path, monkeyp
     assert done[: done.index("fed")] == ([] if nap_ms is None else [f"{nap_ms} ms"])
     if late:
         waiting.result()
+
+
+@pytest.mark.parametrize(("recently_s", "gathers"), [(1e6, False), (0.0, True)])
+def test_nothing_gathers_for_a_while_after_somebody_has_waited_for_the_cache(
+    tmp_path, monkeypatch, recently_s, gathers
+):
+    """Who works on the last message does not wait just now, but will."""
+    monkeypatch.setattr(shadow_module, "_RECENTLY_S", recently_s)
+    hints, heard, slot = Hints(tmp_path / "hints", make=True), Heard(), late_slot("an incarnation")
+    waiter, naps = Waiter(hints, [slot]), []
+    layers = Layers(heard, heard)  # type: ignore[arg-type]
+    shadow = Shadow(lambda: layers, hints, "an incarnation", STREAM, SystemClock(), alone=True)
+    wait = shadow._changing.wait
+
+    def nap(timeout_s: float) -> bool:
+        if timeout_s < BEAT_S:
+            naps.append(timeout_s)
+        return wait(timeout_s)
+
+    shadow._changing.wait = nap  # type: ignore[method-assign, assignment]
+    first, second = flushed(2, 1000)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waiter.wait, 30.0)
+        wait_until(lambda: hints.waiters(slot), "somebody to wait for the cache")
+        shadow.appended(replace(first, shown=True))
+        waiting.result()  # the cache has it
+    assert not naps
+    shadow.appended(replace(second, shown=True))
+    wait_until(lambda: not shadow._waiting, "the cache to be fed")
+    shadow.close()
+    assert bool(naps) is gathers
 
 
 @pytest.mark.parametrize(("size", "nap_s", "woken_up"), [(1000, 0.3, False), (1 << 20, 30.0, True)])

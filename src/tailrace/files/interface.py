@@ -105,6 +105,10 @@ class View(Protocol):
         """These bytes are read next, and perhaps none behind them. Free to do nothing."""
         ...
 
+    def is_mappable(self) -> bool:
+        """Whether `mapped` may give anything, ever: the file lies on this machine."""
+        ...
+
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """These bytes without a copy, or None where that cannot be: then read. They are flushed, and in memory. Should
         the kernel drop them, because memory is short, and the disk fail when somebody looks at them again, the kernel

@@ -571,14 +571,18 @@ class PosixView:
         with suppress(OSError):  # then they come when they are read
             self._disk.expect(self._handle, offset, offset + size)
 
-    def mapped(self, offset: int, size: int) -> memoryview | None:
+    def is_mappable(self) -> bool:
         self._check_open()
-        end = offset + size
-        with suppress(OSError):  # then reading tells what is wrong
-            if self._mappable is None:
+        if self._mappable is None:
+            with suppress(OSError):  # then perhaps the next time
                 self._mappable = self._disk.is_mappable(self._handle)
-            if not self._mappable or not size:
-                return None
+        return bool(self._mappable)
+
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        end = offset + size
+        if not self.is_mappable() or not size:
+            return None
+        with suppress(OSError):  # then reading tells what is wrong
             if self._pages is None or not self._pages.begin <= offset < end <= self._pages.end:
                 # Older ones live on with those who look at them. Behind what was flushed a file may be cut.
                 room = min(offset + max(size, _MAP_BYTES), self.length().flushed_bytes)

@@ -281,6 +281,9 @@ class RemoteView:
     def expect(self, offset: int, size: int) -> None:
         pass  # what is read comes with some of what follows
 
+    def is_mappable(self) -> bool:
+        return False
+
     def mapped(self, offset: int, size: int) -> memoryview | None:
         return None
 

@@ -719,8 +719,8 @@ cdef class Follower:
 
     @property
     def told_end(self):
-        """The position up to which the cache goes, as it was last said; 0: nothing was."""
-        return self.data_base + self.told.data_cached if self.known else 0
+        """The position up to which both cache and file of this segment go, as it was last said; 0: nothing was."""
+        return self.data_base + min(self.told.data_cached, self.told.data_durable) if self.known else 0
 
     def hold(self, CellClient lengths not None, CellClient data not None, double for_s, double deadline_s):
         """Look with these for so long, and as long as they have no trouble. Whoever lent them takes them away again by

@@ -269,7 +269,7 @@ class World:
             self._clock,
             config.chunk_bytes,
             host_tag(self.config.host),
-            alone=self._host_tag is None and self._membership is None,
+            alone=self._host_tag is None and read_membership(self._root) is None,
         )
 
     def consumer(

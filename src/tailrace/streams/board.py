@@ -61,13 +61,15 @@ class Followed:
         """What is said of the shard now, and since when nothing new was."""
         told, silent_s = self._lengths()
         if told is not None:
-            self.quicker.heard(told.newest.segment.data_base + told.newest.data_cached)
+            newest = told.newest
+            self.quicker.heard(newest.segment.data_base + min(newest.data_cached, newest.data_durable))
         return told, silent_s
 
     def note_durable(self, size: int) -> None:
         """So much was read from the files without asking the cache."""
         if (layers := self._layers()) is not None:
             layers.bytes_from["durable"] += size
+            self.quicker.far = layers.far  # a nearer one may have come
 
     def wrap(self, durable: DurableTrack, segment: Segment, name: TrackName) -> Track:
         key = partial(self._key, segment.data_name if name == "data" else segment.index_name)

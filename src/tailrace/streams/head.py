@@ -85,8 +85,9 @@ class Head:
         if self._grip is None or self._grip[0] is not layers:
             self.close()
             self._grip = layers, layers.grip()
-            self._is_near, self._quicker.far = not layers.far, layers.far
+            self._is_near = not layers.far
             self._follower.ahead_bytes = _AHEAD_BYTES if layers.far else 0
+        self._quicker.far = layers.far
         self._grip[1].hold(self._follower)
         return self._follower
 

@@ -33,7 +33,8 @@ _PATIENCE_S = 0.1  # … for so long; if that was not enough, they go on, until 
 _FEW_BYTES = 64 << 10  # while no more than this waits, those who were woken on this host go first: …
 _WAKE_S = 20e-6 / (os.cpu_count() or 1)  # … each of them takes about so long, by itself, …
 _COURTESY_S, _COURTESY_S_MAX = 0.5e-3, 10e-3  # … and less than this is not worth a nap
-_GATHER_S = 25e-3  # while nobody can be waiting for the cache, small flushes gather for so long
+_GATHER_S = 25e-3  # where nobody can be waiting for the cache, small flushes gather for so long, …
+_RECENTLY_S = 1.0  # … unless somebody did within this time
 _BEHIND_BYTES_MAX = 64 << 20  # of what waits, only the newest; the rest is old news by the time it would be written
 
 
@@ -113,6 +114,7 @@ class Shadow:
         lock = threading.Lock()
         self._changing, self._shrinking = threading.Condition(lock), threading.Condition(lock)
         self._closing = self._napping = False
+        self._late_s = -_RECENTLY_S  # when somebody of this host was last seen to wait for the cache
         self._files: dict[int, _Files] = {}
         self._told: dict[int, ShardLengths] = {}
         self._beat_s = 0.0  # when all of them were told
@@ -158,6 +160,7 @@ class Shadow:
                     self._napping = True  # a flush more is no reason to wake: it has woken others, who go first, too
                     self._changing.wait(nap_s)
                     self._napping = False
+                    self._is_awaited()  # by who has begun to meanwhile
                 taken = self._take()
                 behind_bytes, closing = self._waiting_bytes, self._closing
             if closing and not taken:
@@ -176,12 +179,20 @@ class Shadow:
         there are none, nobody does, and small flushes gather for as long as may be: each takes as long as many."""
         if self._closing or not self._waiting or self._waiting_bytes > _FEW_BYTES or self._hints is None:
             return 0.0
-        if self._hints.waiters(self._late_slot):
+        if self._is_awaited():
             return 0.0
-        if self._alone and all(one.shown for one in self._waiting):
+        awaited_lately = self._clock.monotonic_s() < self._late_s + _RECENTLY_S
+        if self._alone and not awaited_lately and all(one.shown for one in self._waiting):
             return _GATHER_S
         nap_s = _WAKE_S * max(one.woken for one in self._waiting)
         return min(nap_s, _COURTESY_S_MAX) if nap_s >= _COURTESY_S else 0.0
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody of this host waits for the cache now."""
+        if self._hints is None or not self._hints.waiters(self._late_slot):
+            return False
+        self._late_s = self._clock.monotonic_s()
+        return True
 
     def _take(self) -> list[Appended]:
         """The oldest of what waits, about a step of it."""

@@ -105,8 +105,8 @@ class SegmentView:
         return True
 
     @property
-    def data_in_place(self) -> bool | None:
-        """Whether large reads of the data file lie where the kernel has them; None: not known yet."""
+    def data_in_place(self) -> bool:
+        """Whether large reads of the data file lie where the kernel has them."""
         return self._durable_data.in_place
 
     def entries(self, first: int, count: int, *, by_file: bool = False) -> memoryview:

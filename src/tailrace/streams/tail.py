@@ -22,6 +22,7 @@ from .batch import Batch
 from .board import Followed
 from .catalog import Catalog
 from .head import Head
+from .quicker import LARGE_BYTES
 from .segments import Segment, entries_in, entry_offset, segments_of
 from .shard_files import SegmentView, find_end, shard_folder, whole_entries
 
@@ -60,7 +61,8 @@ class ShardTail:
         self._view: SegmentView | None = None
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
-        self._quicker = None if followed is None else followed.quicker  # when there is much to read
+        # When there is much to read; and it is read in small batches by who wants these, wherever it comes from.
+        self._quicker = None if followed is None or in_place_bytes < LARGE_BYTES else followed.quicker
         self.was_shown = self.shown_all = False  # the last batch came from there; and it was all there is
         self._vigil: Vigil[Batch] | None = None  # who reads there now, and knows where we are
         self._created_us = 0  # the segment that is read: the open one, or a later one that …
@@ -215,9 +217,12 @@ class ShardTail:
         if self._strayed:  # now the files are needed
             self._come_back()
         head = self._head
-        if head is None or self._window or self._position < self._not_before or self._is_by_file():
+        if head is None or self._window or self._position < self._not_before:
             return None
-        begun_s = self._clock.monotonic_s()
+        if self._is_by_file():
+            head.at_end = False
+            return None
+        begun_s = self._now_s()
         if (found := head.look(self._entry, self._position, bytes_max)) is None:
             return None
         batch = Batch(self.stream, self.shard, self._position, *found, proven=True)
@@ -295,6 +300,8 @@ class ShardTail:
             by_file = self._is_by_file()
             self._window = view.entries(self._entry, min(readable - self._entry, _WINDOW_ENTRIES), by_file=by_file)
             self._window_proven = view.entries_proven
+            if by_file and self._followed is not None:
+                self._followed.note_durable(len(self._window))
             if not self._window and self._later(view.segment) is not None:
                 raise self._corrupt(view, f"an index file that ends after {self._entry} of {readable} entries")
         return len(self._window) > 0
@@ -328,7 +335,7 @@ class ShardTail:
         if before is not None and start >= before:
             return None
         by_file = self._is_by_file()
-        if view.data_in_place and (by_file or self._followed is None):
+        if by_file or (self._followed is None and view.data_in_place):
             bytes_max = max(bytes_max, self._in_place_bytes)  # nothing of it is copied
         count = max(1, count_to_position(self._window, start + bytes_max))
         if before is not None:  # each begins where the one before it ends
@@ -338,7 +345,7 @@ class ShardTail:
             count, end = 1, entry_at(self._window, 0)[0]  # one of them is bad: go one by one until it is the first
         if not 0 < end - start <= _MESSAGE_BYTES_MAX:
             raise self._corrupt(view, "an entry that cannot be")
-        begun_s = self._clock.monotonic_s()
+        begun_s = self._now_s()
         data = view.data(start, end, by_file=by_file)
         short = len(data) < end - start
         if short and view.data_length().readable_bytes >= end - view.segment.data_base:
@@ -348,23 +355,27 @@ class ShardTail:
         if batch.count == 0:  # otherwise what is good before it comes first
             what = f"a data file that ends at {start + len(data)}" if short else "a message that fails its checksum"
             raise self._corrupt(view, what)
-        self._note(len(data), begun_s, by_file=view.data_by_file)
+        in_vain = not (view.data_by_file if by_file else view.data_proven)
+        self._note(len(data), begun_s, by_file=by_file, in_vain=in_vain)
         self._consume(batch.count)
         return batch
 
     def _is_by_file(self) -> bool:
         """Whether the next messages are read from the files without asking the cache."""
-        return self._quicker is not None and self._quicker.is_files(self._position)
+        quicker, view = self._quicker, self._view
+        return quicker is not None and view is not None and quicker.is_files(self._position) and view.data_in_place
 
-    def _note(self, size: int, begun_s: float, *, by_file: bool) -> None:
-        """A batch of so much was read and checked since then."""
-        if self._quicker is None or self._followed is None:
+    def _now_s(self) -> float:
+        """To see what is quicker, where that is a question."""
+        return self._clock.monotonic_s() if self._quicker is not None and self._quicker.far else 0.0
+
+    def _note(self, size: int, begun_s: float, *, by_file: bool, in_vain: bool = False) -> None:
+        """A batch of so much was asked for and checked since then."""
+        if self._quicker is None or self._followed is None or not begun_s:
             return
-        self._quicker.took(self._position, size, self._clock.monotonic_s() - begun_s, files=by_file)
-        if by_file:
+        self._quicker.took(self._position, size, self._clock.monotonic_s() - begun_s, files=by_file, in_vain=in_vain)
+        if by_file and not in_vain:
             self._followed.note_durable(size)
-            if self._view is not None and self._view.data_in_place is False:
-                self._quicker.bar()
 
     def _consume(self, count: int) -> None:
         if count:

@@ -17,12 +17,11 @@ from ..model.message_file import Track as TrackName
 from ..native import Block
 from .delayed import DelayedReads
 from .layers import Layers
+from .quicker import LARGE_BYTES, NEAR_BYTES
 
 DELAY_S = 1.0  # how long the cache may be behind the file before consumers turn to the file
 SILENT_S = 1.0  # without a word from the producer, the file itself is asked
 _ASK_S = 0.05  # how often, at most, while the lengths cache does not help
-_IN_PLACE_BYTES = 64 << 10  # less than this is sooner copied than mapped
-_NEAR_BYTES = 4 << 20  # so close to the head a late consumer tries the cache each time
 _AHEAD_BYTES = 1 << 20  # of a file that are brought while the last ones are dealt with: hundreds may be late together
 _READS_BLIND_MAX = 15  # of the file, before a late consumer tries the cache again, however far from the head
 
@@ -48,11 +47,13 @@ class DurableTrack:
 
     def __init__(self, view: View, *, in_place: bool = False) -> None:
         self._view = view
-        self._in_place_bytes = _IN_PLACE_BYTES if in_place else math.inf
+        self._in_place_bytes = LARGE_BYTES if in_place else math.inf
         self._next = -1  # where it is read next, as was said
-        self.in_place: bool | None = (
-            None if in_place else False
-        )  # whether large reads are not copied; None: not known yet
+
+    @property
+    def in_place(self) -> bool:
+        """Whether large reads are not copied."""
+        return self._in_place_bytes < math.inf and self._view.is_mappable()
 
     def length(self) -> FileLength:
         return self._view.length()
@@ -64,10 +65,7 @@ class DurableTrack:
         """The same, and what comes next is brought meanwhile: nobody does that for whoever reads in place."""
         if offset != self._next:
             self._view.expect(offset, size)
-        window = None
-        if size >= self._in_place_bytes:
-            window = self._view.mapped(offset, size)
-            self.in_place = window is not None
+        window = self._view.mapped(offset, size) if size >= self._in_place_bytes else None
         if window is None:
             window = self._copied(offset, size)
         self._next = offset + size
@@ -153,9 +151,9 @@ class LayeredTrack:
             if now_s >= self._learned_s + _ASK_S:  # perhaps nobody serves the cache at all
                 self._learned_s = now_s
                 self._look_up()
-        elif self._blind and offset + size + _NEAR_BYTES >= self._cached:
+        elif self._blind and offset + size + NEAR_BYTES >= self._cached:
             self._look_up()  # who is known to be further behind is no nearer now, and need not ask
-        if not self._chunk_bytes or (self._blind and offset + size + _NEAR_BYTES < self._cached):
+        if not self._chunk_bytes or (self._blind and offset + size + NEAR_BYTES < self._cached):
             self._blind = max(0, self._blind - 1)
             return self._from_file(layers, offset, size)
         return self._gather(layers, offset, size)

@@ -290,7 +290,7 @@ def _note_delays(
     common, words, clock_ns = slot.common, slot.words, time.monotonic_ns
     at, end = SAMPLES + 2 * words[STAMPED], len(words)
     while common[STEP] < end_step:
-        for _ in range(_RECEIVED_UNTOLD):
+        for _ in range(_RECEIVED_UNTOLD if common[STEP] < end_step - 1 else 1):  # all, when the producer has stopped
             stamps = receive(patience_s)[1]
             if not stamps:
                 break
