@@ -16,6 +16,7 @@ from tailrace.cache import Cache
 from tailrace.config import DATA_CACHE, LENGTHS_CACHE, ConsumerConfig, WorldConfig
 from tailrace.errors import CacheUnavailable, ConfigError
 from tailrace.node.hosts import cell_folder, world_folder
+from tailrace.node.membership import write_membership
 from tailrace.streams import Layers
 
 THROUGH_THE_CACHE = WorldConfig(consumer=ConsumerConfig(in_place=False))
@@ -321,3 +322,23 @@ def test_who_follows_holds_clients_between_batches_only_if_it_follows_one_shard(
             producer.flush()
             assert taken(consumer, 1) == [b"last"]
         assert lent(beside) == 0  # nor who is closed
+
+
+def test_small_flushes_gather_only_where_nobody_can_be_elsewhere(tmp_path: Path) -> None:
+    def gather(config: WorldConfig | None = None) -> bool:
+        with tailrace.open(tmp_path, config=config) as world:
+            if "s" not in world.streams():
+                world.create_stream("s")
+            shadow = world.shadow("s")
+            assert shadow is not None
+            shadow.close()
+            return shadow._alone
+
+    assert gather()
+    assert not gather(WorldConfig(host="one-of-several"))
+    with tailrace.open(tmp_path) as world:  # which becomes a cluster of a world while it is open
+        write_membership(str(tmp_path), "here", str(tmp_path / "world.toml"))
+        shadow = world.shadow("s")
+        assert shadow is not None
+        shadow.close()
+        assert not shadow._alone
