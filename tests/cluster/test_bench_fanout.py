@@ -73,6 +73,9 @@ def test_ours_and_a_peer_have_figures_at_every_number_of_consumers_and_nothing_i
     best = min(one[f"n2_{peer}_busy_p99_ms"] for peer in peers)
     assert summary["p99_vs_best_peer"] == pytest.approx(one["n2_shm_busy_p99_ms"] / best, rel=1e-2)
     assert summary["quiet_p99_vs_best_peer"] > 0
+    best = max(one[f"n2_{peer}_held_mb_per_s"] for peer in peers)
+    assert summary["wire_vs_best_peer"] == pytest.approx(one["n2_wire_held_mb_per_s"] / best, rel=1e-2)
+    assert one["n2_wire_held_client_cpu_s_per_gb"] > 0
     assert summary["server_cpu_vs_best_peer"] >= 0
     # What could not be had is named, with what to do about it.
     missing = {line.split(":")[0]: line for line in result["missing"]}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import wait_until
 from tailrace.native.hints import SLOTS, WAIT_MAX, Hints, Waiter, take_short_turns
 
 LONG_S = 30.0  # nobody waits for that long unless a hint is lost
@@ -59,6 +60,46 @@ def test_stop_ends_this_wait_and_every_other(tmp_path: Path) -> None:
     assert not sleeping.is_alive()
     waiter.look()
     waiter.wait(LONG_S)
+
+
+@pytest.mark.parametrize("slots", [[1], [1, 2, 3]])
+def test_whoever_is_stopped_while_it_sleeps_wakes_and_others_sleep_on(tmp_path: Path, slots: list[int]) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    stopped, other = Waiter(hints, slots), Waiter(hints, [1])
+    ended = threading.Event()
+
+    def sleep_on() -> None:
+        while other.wait_near(LONG_S) and not ended.is_set():
+            pass  # it was woken for nothing, and looks again
+
+    threads = [threading.Thread(target=lambda: stopped.wait(LONG_S)), threading.Thread(target=sleep_on)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: hints.waiters(1) == 2, "both sleep")
+    stopped.stop()
+    threads[0].join(LONG_S / 2)
+    assert not threads[0].is_alive()
+    wait_until(lambda: hints.waiters(1) == 1, "the other one sleeps again")
+    ended.set()
+    hints.raise_(1)
+    threads[1].join(LONG_S / 2)
+    assert not threads[1].is_alive()
+
+
+def test_whoever_is_stopped_awake_wakes_nobody(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    awake, other = Waiter(hints, [1]), Waiter(hints, [1])
+    awake.stop()
+    assert not other.wait_near(0.0)
+
+
+def test_a_further_slot_that_was_raised_meanwhile_ends_the_next_wait_for_it(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    waiter = Waiter(hints, [1], further=[2])
+    hints.raise_(2)
+    assert not waiter.wait_for(0.0, further=False)
+    assert waiter.wait_for(LONG_S)
+    assert not waiter.wait_for(0.0)
 
 
 ECHO = """

@@ -1,5 +1,6 @@
 """Reading records: messages, columns and counts as the model sees them, and what is refused before it is looked at."""
 
+import gc
 import mmap
 import pickle
 import struct
@@ -388,6 +389,31 @@ def test_records_hold_their_buffers():
     del records
     data.append(0)
     entries.append(0)
+
+
+def test_records_are_a_buffer_of_their_bytes():
+    records = records_of(SAMPLE)
+    view = memoryview(records)
+    assert (view.tobytes(), view.readonly) == (bytes(records.data), True)
+    with pytest.raises(BufferError, match="in use, 1 times"):  # it would be left with memory that is somebody else's
+        records.__init__(STREAM, 3, 0, b"", b"")
+    assert bytes(records) == bytes(records.data) == view.tobytes()
+    view.release()
+    records.__init__(STREAM, 3, 0, b"", b"")
+    assert bytes(records) == b""
+    assert bytes(Records.__new__(Records)) == b""
+
+
+def test_as_a_buffer_records_end_where_the_good_ones_do():
+    torn = Records(STREAM, 3, 1000, SAMPLE.entries, SAMPLE.data[:-1])
+    assert 0 < torn.count < len(SAMPLE.messages)
+    assert bytes(torn) == bytes(torn.data) == SAMPLE.data[: torn.end - torn.start]
+
+
+def test_a_view_keeps_what_it_shows():
+    view = memoryview(records_of(SAMPLE))
+    gc.collect()
+    assert view == SAMPLE.data
 
 
 def test_buffers_of_any_kind_are_read():

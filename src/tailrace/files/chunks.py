@@ -46,7 +46,10 @@ def chunk_key(file: bytes, number: int) -> bytes:
 
 def chunk_size_for(flush_bytes: int) -> int:
     """The largest of which a flush fills several: what is written twice is then a small part (A23)."""
-    return max((size for size in CHUNK_SIZES if 4 * size <= flush_bytes), default=CHUNK_SIZES[0])
+    for size in reversed(CHUNK_SIZES):
+        if 4 * size <= flush_bytes:
+            return size
+    return CHUNK_SIZES[0]
 
 
 class ChunkedFile:

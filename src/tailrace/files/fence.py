@@ -54,6 +54,10 @@ class FenceRecord:
         )
         return body + _SUM.pack(crc32c(body), 0)
 
+    def flushed_to(self, flushed_bytes: int) -> "FenceRecord":
+        """The same of a longer file. Not by `replace`: every flush makes two of them."""
+        return FenceRecord(self.nonce, flushed_bytes, self.state, self.identity, self.owner)
+
     @classmethod
     def decode(cls, raw: bytes) -> "FenceRecord | None":
         """None for anything that is not a whole fence: just made, torn, or lost with the machine."""

@@ -473,7 +473,7 @@ class PosixAppender:
             self._disk.sync(self._handle)
             with self._fence.locked():
                 told = self._refuse_if_fenced("flush").flushed_bytes
-                self._record = replace(self._record, flushed_bytes=max(covered, told))
+                self._record = self._record.flushed_to(max(covered, told))
                 self._fence.write(self._record)
         except FileProblem as seen:
             return seen

@@ -9,7 +9,6 @@ locks. Whatever is not done here is left for the appenders' careful way, which j
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 
 from ..env.disk import Buffer
 from ..native.fenced import Side, flush
@@ -37,7 +36,7 @@ class Swift:
             self._direct = _reopened(self._handle)
         direct = self._direct if passing and self._direct is not None else _NEVER
         view = memoryview(content).cast("B")
-        last, following = self._following, replace(mine, flushed_bytes=offset + len(view))
+        last, following = self._following, mine.flushed_to(offset + len(view))
         encoded = last[1] if last is not None and last[0] is mine else mine.encode()
         self._following = following, following.encode()
         return Side(self._handle, fence, encoded, self._following[1], view, offset, direct)

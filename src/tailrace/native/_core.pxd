@@ -46,6 +46,7 @@ cdef class Records:
     cdef Py_ssize_t _bytes
     cdef int64_t _end
     cdef bint _unchecked
+    cdef size_t _lent              # how often, as a buffer
 
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1
     cdef int lay_block(self, str stream, int32_t shard, int64_t start, Block block, size_t entries) except -1

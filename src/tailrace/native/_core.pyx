@@ -73,6 +73,7 @@ cdef enum:
 
 @cython.no_gc
 @cython.final
+@cython.freelist(8)
 cdef class Block:
     """Memory from the pool, as a buffer of `size` bytes. It goes back to the pool when the last user lets go. Its address
     is `skip` bytes behind a page's. With an `owner` it is that one's memory, which it says itself."""
@@ -296,6 +297,8 @@ cdef class Records:
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1:
         cdef _Entries index
         cdef _Bytes content
+        if self._lent:
+            raise BufferError(f"records whose bytes are in use, {self._lent} times: they stay what they are")
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
@@ -350,6 +353,14 @@ cdef class Records:
         """The messages' bytes, from start to end."""
         view = PyMemoryView_FromObject(self._source)
         return view if self._end - self.start == self._bytes else view[:self._end - self.start]
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        # As `data`, for those who look at it in passing: no view has to be made.
+        PyBuffer_FillInfo(buffer, self, <void *> self._at, self._end - self.start, 1, flags)
+        self._lent += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self._lent -= 1
 
     @property
     def end(self):

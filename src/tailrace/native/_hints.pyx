@@ -13,9 +13,9 @@ cdef extern from "hints.h" nogil:
     uint32_t tr_hint_waiters(const tr_hint_slot *slot)
     uint32_t tr_hint_raise(tr_hint_slot *slot)
     uint32_t tr_hint_read(const tr_hint_slot *slot)
-    int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
-                      tr_own_word *own, uint64_t timeout_ns)
-    void tr_hints_stop(tr_own_word *own)
+    int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper,
+                      uint64_t timeout_ns)
+    void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper)
     int tr_take_short_turns()
 
 SLOTS = TR_HINT_SLOTS
@@ -64,17 +64,17 @@ cdef class Waiter:
             raise ValueError(f"slots {wanted[:5]}: 1 to {TR_HINT_WAIT_MAX} of 0 to {TR_HINT_SLOTS - 1}")
         self.hints, self.count = hints, len(wanted)
         for i, slot in enumerate(wanted):
-            self.numbers[i] = slot
+            self.watched[i].number = slot
         self.look()
 
     def look(self):
         """Whatever is raised from now on ends the next wait. Call it before looking for what may be new."""
         cdef uint32_t i
         for i in range(self.count):
-            self.seen[i] = tr_hint_read(&self.hints.slots[self.numbers[i]])
+            self.watched[i].seen = tr_hint_read(&self.hints.slots[self.watched[i].number])
 
     def wait_for(self, double timeout_s, *, bint further=True):
-        """wait(), for `further` ones or not; whether something was raised. If so, look() is done, too."""
+        """wait(), for `further` ones or not; whether something was raised. If so, look() is done, too, for these."""
         return self.raised(timeout_s, self.count if further else self.near)
 
     def wait_near(self, double timeout_s):
@@ -85,10 +85,10 @@ cdef class Waiter:
         cdef uint32_t i, now
         cdef bint raised = False
         self.sleep(timeout_s, count)
-        for i in range(self.count):
-            now = tr_hint_read(&self.hints.slots[self.numbers[i]])
-            if self.seen[i] != now:
-                self.seen[i], raised = now, raised or i < count
+        for i in range(count):
+            now = tr_hint_read(&self.hints.slots[self.watched[i].number])
+            if self.watched[i].seen != now:
+                self.watched[i].seen, raised = now, True
         return raised
 
     def wait(self, double timeout_s):
@@ -99,11 +99,11 @@ cdef class Waiter:
         cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
         cdef int error
         with nogil:
-            error = tr_hints_wait(self.hints.slots, self.numbers, self.seen, count, &self.own, timeout_ns)
+            error = tr_hints_wait(self.hints.slots, self.watched, count, &self.sleeper, timeout_ns)
         if error:
             raise OSError(error, os.strerror(error))
         return 0
 
     def stop(self):
         """End the wait, now and for good."""
-        tr_hints_stop(&self.own)
+        tr_hints_stop(self.hints.slots, self.watched, self.count, &self.sleeper)

@@ -289,11 +289,11 @@ cdef class SheetReader:
     cdef uint32_t guess        # the sheet where the last look ended
     cdef int place             # among the pins; -1: none yet
     cdef int owner             # the process that has the place
-    cdef uint32_t[64] holds    # buffers that are in use, by sheet
-    cdef uint32_t held         # sheets that are
     cdef readonly bint at_end
     cdef readonly uint64_t created_us
     cdef readonly uint64_t bytes_read
+    cdef uint32_t held         # sheets that are in use
+    cdef uint32_t[64] holds    # buffers that are, by sheet
 
     def __cinit__(self, memory, pins):
         self.place, self.guess = -1, TR_NO_SHEET
@@ -380,14 +380,17 @@ cdef class SheetReader:
 cdef Block _copied(const uint8_t *data, uint64_t length, const tr_entry *entries, uint64_t count):
     """See `Records.lay_block`."""
     cdef uint64_t behind = length + 7 & ~<uint64_t> 7
-    cdef Block copy = Block(behind + count * TR_ENTRY_BYTES)
+    # The smallest block there is has room for a message or two, and its size need not be made an object of.
+    cdef Block copy = <Block> (<PyTypeObject *> Block).tp_new(Block, <PyObject *> _NO_BYTES, NULL)
+    if copy.capacity < behind + count * TR_ENTRY_BYTES:
+        copy = Block(behind + count * TR_ENTRY_BYTES)
     memcpy(copy.memory, data, length)
     memcpy(copy.memory + behind, entries, count * TR_ENTRY_BYTES)
     copy.size = length
     return copy
 
 
-cdef tuple _NO_ARGUMENTS = ()
+cdef tuple _NO_ARGUMENTS = (), _NO_BYTES = (0,)
 
 
 cdef class Vigil:
@@ -436,13 +439,17 @@ cdef class Vigil:
     cdef Records take(self, double timeout_s):
         cdef uint64_t began_ns = 0
         cdef double left_s = min(timeout_s, self.patience_s)
+        cdef bint raised
         cdef Records batch
         self.waited_s = 0.0
         while self.streams or self.drained:
             if self.drained:
+                if left_s <= 0:
+                    break
+                raised = self.waiter.raised(left_s, self.waiter.near)
                 if not began_ns:
-                    began_ns = now_ns()
-                if left_s <= 0 or not self.waiter.raised(left_s, self.waiter.near):
+                    began_ns = self.waiter.sleeper.began_ns
+                if not raised:
                     break
             if self.over:
                 break

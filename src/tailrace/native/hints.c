@@ -25,7 +25,7 @@ typedef struct {
     uint32_t flags, reserved;
 } waitv;
 
-enum { WAIT_U32 = 2, WAIT_PRIVATE = 128 };
+enum { WAIT_U32 = 2 };
 
 /* The same. */
 typedef struct {
@@ -76,34 +76,47 @@ uint32_t tr_hint_raise(tr_hint_slot *slot) {
     return woken > 0 ? (uint32_t)woken : 0;
 }
 
-int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
-                  _Atomic uint32_t *own, uint64_t timeout_ns) {
-    waitv words[TR_HINT_WAIT_MAX + 1];
+/* Whoever waits for one word, as most do, has a shorter way through the kernel. */
+static long sleep_on(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, const struct timespec *until) {
+    waitv words[TR_HINT_WAIT_MAX];
+    if (count == 1)
+        return syscall(SYS_futex, &slots[watched->number].sequence, FUTEX_WAIT_BITSET, watched->seen, until, NULL,
+                       FUTEX_BITSET_MATCH_ANY);
+    for (uint32_t i = 0; i < count; i++) {
+        const uintptr_t address = (uintptr_t)&slots[watched[i].number].sequence;
+        words[i] = (waitv){.value = watched[i].seen, .address = address, .flags = WAIT_U32};
+    }
+    return syscall(__NR_futex_waitv, words, count, 0, until, CLOCK_MONOTONIC);
+}
+
+int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper,
+                  uint64_t timeout_ns) {
     struct timespec until;
-    if (count > TR_HINT_WAIT_MAX) return EINVAL;
+    int error = 0;
+    if (!count || count > TR_HINT_WAIT_MAX) return EINVAL;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t end_ns = (uint64_t)until.tv_nsec + timeout_ns;
-    until.tv_sec += (time_t)(end_ns / 1000000000u);
-    until.tv_nsec = (long)(end_ns % 1000000000u);
-    for (uint32_t i = 0; i < count; i++) {
-        tr_hint_slot *slot = &slots[numbers[i]];
-        atomic_fetch_add_explicit(&slot->waiters, 1, memory_order_seq_cst);
-        words[i] = (waitv){.value = seen[i], .address = (uintptr_t)&slot->sequence, .flags = WAIT_U32};
-    }
-    words[count] = (waitv){.value = 0, .address = (uintptr_t)own, .flags = WAIT_U32 | WAIT_PRIVATE};
-    long woken = syscall(__NR_futex_waitv, words, count + 1, 0, &until, CLOCK_MONOTONIC);
-    int error = woken < 0 ? errno : 0;
-    for (uint32_t i = 0; i < count; i++) {
-        tr_hint_slot *slot = &slots[numbers[i]];
-        atomic_fetch_sub_explicit(&slot->waiters, 1, memory_order_seq_cst);
-    }
+    sleeper->began_ns = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec;
+    until.tv_sec = (time_t)((sleeper->began_ns + timeout_ns) / 1000000000u);
+    until.tv_nsec = (long)((sleeper->began_ns + timeout_ns) % 1000000000u);
+    for (uint32_t i = 0; i < count; i++)
+        atomic_fetch_add_explicit(&slots[watched[i].number].waiters, 1, memory_order_seq_cst);
+    /* Whoever stops it says so first and then looks whether it sleeps: so one of the two sees the other. */
+    atomic_store_explicit(&sleeper->asleep, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&sleeper->stopped, memory_order_seq_cst) && sleep_on(slots, watched, count, &until) < 0)
+        error = errno;
+    atomic_store_explicit(&sleeper->asleep, 0, memory_order_release);
+    for (uint32_t i = 0; i < count; i++)
+        atomic_fetch_sub_explicit(&slots[watched[i].number].waiters, 1, memory_order_seq_cst);
     /* Something had changed already, the time is over, or a signal came: all are reasons to look. */
     return error == EAGAIN || error == ETIMEDOUT || error == EINTR ? 0 : error;
 }
 
-void tr_hints_stop(_Atomic uint32_t *own) {
-    atomic_store_explicit(own, 1, memory_order_seq_cst);
-    syscall(SYS_futex, own, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+/* By the slots themselves, which wakes all who wait for them: they look and sleep on. It is rare that somebody is stopped
+ * who sleeps, and everybody else is spared a word of their own to wait for. */
+void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper) {
+    atomic_store_explicit(&sleeper->stopped, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&sleeper->asleep, memory_order_seq_cst)) return;
+    for (uint32_t i = 0; i < count; i++) tr_hint_raise(&slots[watched[i].number]);
 }
 
 int tr_take_short_turns(void) {

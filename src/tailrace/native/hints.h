@@ -34,12 +34,24 @@ static inline uint32_t tr_hint_read(const tr_hint_slot *slot) {
     return atomic_load_explicit(&slot->sequence, memory_order_acquire);
 }
 
-/* Sleep until the sequence of one of the slots is not what was seen, or `own` is not 0, or the time is over. 0, or an
- * errno: ENOSYS where the kernel cannot wait for several words. */
-int tr_hints_wait(tr_hint_slot *slots, const uint32_t *numbers, const uint32_t *seen, uint32_t count,
-                  _Atomic uint32_t *own, uint64_t timeout_ns);
-/* Whoever sleeps with this word of its own wakes up, and does not sleep any more. */
-void tr_hints_stop(_Atomic uint32_t *own);
+/* A slot that somebody waits for, and what its sequence was when they last looked. */
+typedef struct {
+    uint32_t number, seen;
+} tr_watched;
+
+/* Of one who waits: a thread of its own sleeps, any may stop it. All zeros to begin with. `began_ns`: when it last began to
+ * sleep, CLOCK_MONOTONIC. */
+typedef struct {
+    _Atomic uint32_t stopped, asleep;
+    uint64_t began_ns;
+} tr_sleeper;
+
+/* Sleep until the sequence of one of these slots is not what was seen, or the sleeper is stopped, or the time is over.
+ * 0, or an errno: ENOSYS where the kernel cannot wait for several words. */
+int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper,
+                  uint64_t timeout_ns);
+/* It wakes up, and does not sleep any more. `watched`: all that it may be asleep on. */
+void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper);
 
 /* Whoever wakes others should not wait until somebody's long turn is over: from here on the calling thread has short turns,
  * which go before longer ones, and no larger share of the processor. 0 or an errno; where the kernel does not know of

@@ -3,12 +3,17 @@
 At full speed twice: first everybody shares the processor as Linux shares it, which gives what is delivered in all and
 what it costs; then consumers get only what the producer and the servers leave, as if they ran elsewhere, which shows
 what the producer loses to its consumers and not to this machine's few cores.
+
+And once more with a producer that never gets far ahead of its slowest consumer: then nobody is late, and what is
+delivered is what the way to the consumers can bring.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 from ..peers.server import PeerFailed
 from ..system import process_cpu_s
@@ -21,10 +26,10 @@ from .tally import Slot
 class Amounts:
     rate_per_s: float = 25.0
     busy_rate_per_s: float = 500.0  # of a crowd: to wake a hundred that often takes a third of two cores
-    delay_s: float = 6.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100 …
-    crowd_delay_s: float = 15.0  # … and that three are not, where it is the delay that is compared
+    delay_s: float = 5.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100
+    crowd_rounds: int = 3  # where delays are compared all take turns: a machine's mood lasts longer than a round
     warm_s: float = 1.5
-    full_s: float = 1.2
+    full_s: float = 2.5  # long enough that a disk's hiccup is not half of it
     catch_up_s: float = 3.0  # for messages on their way when the producer stops; later ones count as lost
     open_s: float = 60.0  # until all consumers have subscribed
 
@@ -41,6 +46,14 @@ class Delays:
     lost: int  # messages that some consumer did not get in time; they count as late as that time
 
 
+def typical(rounds: Sequence[Delays]) -> Delays:
+    """Of several measurements the median of each figure; what was lost in any of them is lost."""
+    p50, p99, p999 = (
+        median(figures) for figures in zip(*((one.p50_ms, one.p99_ms, one.p999_ms) for one in rounds), strict=True)
+    )
+    return Delays(p50, p99, p999, sum(one.lost for one in rounds))
+
+
 @dataclass(frozen=True, slots=True)
 class FullSpeed:
     delivered_mb_per_s: float  # to all consumers together
@@ -51,12 +64,22 @@ class FullSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """While the producer keeps to its slowest consumer."""
+
+    delivered_mb_per_s: float  # to all consumers together
+    server_cpu_s_per_gb: float
+    client_cpu_s_per_gb: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     consumers: int
     delays: Delays | None
     full: FullSpeed | None
     cpu_s: float  # of producer and consumers, in all
     busy: Delays | None = None  # at the busy rate
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +103,19 @@ def measure(contender: Contender, consumers: int, amounts: Amounts, *, delays: b
             crew.end(0)
         speed = _full_speed(crew, contender, len(phases) - 1, amounts) if full else None
         return Cell(consumers, found, speed, crew.cpu_s())  # while all of them are there
+
+
+def measure_held(contender: Contender, consumers: int, amounts: Amounts) -> Cell:
+    phase = Phase(f"held-{consumers}", held=True)
+    with ExitStack() as stack:
+        errand(partial(contender.make, phase.stream, synced=False), f"{contender.name}: make {phase.stream}")
+        stack.callback(_drop, contender, phase.stream)
+        crew = stack.enter_context(closing(Crew(contender, consumers, [phase], 0)))
+        crew.begin(0, amounts.open_s)
+        crew.wait(amounts.warm_s)
+        before, after = _window(crew, contender, amounts)
+        crew.stop_producer(0)
+        return Cell(consumers, None, None, crew.cpu_s(), held=Held(*_delivered(before, after)))
 
 
 def _drop(contender: Contender, stream: str) -> None:
@@ -123,14 +159,21 @@ def _full_speed(crew: Crew, contender: Contender, number: int, amounts: Amounts)
         crew.stop_producer(number)
     finally:
         crew.share_again(contender.server_pids())
-    seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
+    delivered_mb_per_s, server_cpu_s_per_gb, client_cpu_s_per_gb = _delivered(before, after)
     return FullSpeed(
-        delivered_mb_per_s=1e3 * gigabytes / seconds,
+        delivered_mb_per_s=delivered_mb_per_s,
         producer_mb_per_s=_produced_mb_per_s(before, after),
         producer_first_mb_per_s=_produced_mb_per_s(yielding, last),
-        server_cpu_s_per_gb=(after.server_s - before.server_s) / max(gigabytes, 1e-9),
-        client_cpu_s_per_gb=(after.client_s - before.client_s) / max(gigabytes, 1e-9),
+        server_cpu_s_per_gb=server_cpu_s_per_gb,
+        client_cpu_s_per_gb=client_cpu_s_per_gb,
     )
+
+
+def _delivered(before: _Seen, after: _Seen) -> tuple[float, float, float]:
+    """MB a second, and CPU seconds of servers and of clients for a GB."""
+    seconds, gigabytes = after.at_s - before.at_s, (after.delivered - before.delivered) / 1e9
+    servers_s, clients_s = after.server_s - before.server_s, after.client_s - before.client_s
+    return 1e3 * gigabytes / seconds, servers_s / max(gigabytes, 1e-9), clients_s / max(gigabytes, 1e-9)
 
 
 def _window(crew: Crew, contender: Contender, amounts: Amounts) -> tuple[_Seen, _Seen]:

@@ -31,6 +31,8 @@ _RECEIVE_S = 0.25  # how soon a consumer that gets nothing notices that the phas
 _FOR_EVER_S = 3600.0
 _RECEIVED_UNTOLD = 16
 _MESSAGES_AT_ONCE = 256
+_HELD_BYTES = 32 << 20  # of confirmed messages, that a producer which is held is ahead of its slowest consumer
+_HELD_S = 0.001
 _END_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _AUTOGROUP_NICE_MAX = 19
@@ -38,11 +40,12 @@ _AUTOGROUP_NICE_MAX = 19
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can.
-    `quiet`: consumers wait for ever."""
+    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can; if it is `held`, as
+    fast as its slowest consumer. `quiet`: consumers wait for ever."""
 
     stream: str
     rate_per_s: float | None = None
+    held: bool = False
     quiet: bool = False
 
     @property
@@ -278,7 +281,7 @@ class Crew:
                 if phase.rate_per_s is not None:
                     _at_pace(publisher, slot, 2 * number, 1 / phase.rate_per_s)
                 else:
-                    _at_full_speed(publisher, slot, 2 * number)
+                    _at_full_speed(publisher, slot, 2 * number, self.consumers if phase.held else ())
                 self._gates[number].leave.pass_()
 
 
@@ -303,12 +306,15 @@ def _note_delays(
         words[STAMPED] = (at - SAMPLES) // 2
 
 
-def _at_full_speed(publisher: Publisher, slot: Slot, step: int) -> None:
+def _at_full_speed(publisher: Publisher, slot: Slot, step: int, waits_for: Sequence[Slot]) -> None:
     messages = [message()] * _MESSAGES_AT_ONCE
     slot.confirm(0)  # the time of nothing yet: what follows is counted from here
     while slot.step <= step:
         publisher.send(messages)
         slot.confirm(publisher.confirmed_bytes())
+        while waits_for and slot.bytes > min(one.bytes for one in waits_for) + _HELD_BYTES and slot.step <= step:
+            time.sleep(_HELD_S)
+            slot.confirm(publisher.confirmed_bytes())
 
 
 def _at_pace(publisher: Publisher, slot: Slot, step: int, interval_s: float) -> None:

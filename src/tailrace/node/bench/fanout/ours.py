@@ -1,12 +1,14 @@
-"""Tailrace in the fan-out benchmark, four ways.
+"""Tailrace in the fan-out benchmark, five ways.
 
 shm         a world in a folder, nothing else: consumers get messages where the producer has them, and count them
 reading     the same, and they read every byte of them
 tcp         as if consumers were on another host than producer and cache: they share no memory and no hints with them
 ambassador  the same, with an ambassador on the consumers' host
+wire        as tcp, and they do not share a disk either: everything comes by the connection
 """
 
 import os
+import struct
 import sys
 import threading
 import time
@@ -18,9 +20,9 @@ from ... import caches, layers  # noqa: F401  (imported before the processes are
 from ...world import World, open_world
 from ..peers.server import PeerFailed, Server, free_port
 from .contender import SYNC_S, Contender, Publisher, Subscription
-from .message import stamps_side_by_side
+from .message import stamp_of_one, stamps_side_by_side
 
-TCP, AMBASSADOR, READ = "tcp", "ambassador", "reading"
+TCP, AMBASSADOR, READ, WIRE = "tcp", "ambassador", "reading", "wire"
 _HOST, _HOME, _ABROAD = "TAILRACE_HOST", "home", "abroad"
 _FIND_S = 30.0
 _FIRST = b"first"  # of every stream
@@ -41,7 +43,7 @@ class Ours(Contender):
         return _Publisher(self._opened(), stream, 0.0 if synced else SYNC_S)
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        return _Subscription(self._opened(), stream, stamped, "relaxed")
+        return (_Stamps if stamped else _Subscription)(self._opened(), stream, "relaxed")
 
     def close(self) -> None: ...
 
@@ -59,7 +61,7 @@ class Reading(Ours):
     delays = False
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        return _Subscription(self._opened(), stream, stamped, "relaxed", summed=True)
+        return _Subscription(self._opened(), stream, "relaxed", summed=True)
 
 
 class Abroad(Ours):
@@ -94,7 +96,8 @@ class Abroad(Ours):
         return _Publisher(self._on(_HOME), stream, 0.0 if synced else SYNC_S)
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        return _Subscription(self._on(_ABROAD), stream, stamped, AMBASSADOR if self._brings else "relaxed")
+        nearest = AMBASSADOR if self._brings else "relaxed"
+        return (_Stamps if stamped else _Subscription)(self._on(_ABROAD), stream, nearest)
 
     def server_pids(self) -> Sequence[int]:
         return [server.pid for server in self._servers]
@@ -107,6 +110,28 @@ class Abroad(Ours):
         if self._world is None:
             self._world = open_world(self._folder, config=WorldConfig(host=host))
         return self._world
+
+
+class Wire(Ours):
+    """By the servers of another one, whose consumers may read files of this machine in place where that is quicker."""
+
+    name = WIRE
+    delays = False
+
+    def __init__(self, tcp: Abroad) -> None:
+        self._tcp, self.version = tcp, tcp.version
+
+    def drop(self, stream: str) -> None:
+        self._tcp.drop(stream)
+
+    def publisher(self, stream: str, *, synced: bool) -> Publisher:
+        return self._tcp.publisher(stream, synced=synced)
+
+    def subscription(self, stream: str, *, stamped: bool) -> Subscription:
+        return _Subscription(self._tcp._on(_ABROAD), stream, "relaxed", in_place=False)
+
+    def server_pids(self) -> Sequence[int]:
+        return self._tcp.server_pids()
 
 
 class _Publisher(Publisher):
@@ -134,14 +159,14 @@ class _Subscription(Subscription):
     """It begins when it has found the cache that it is to read, and got one message: then everything is open, as the
     peers' connections are, and as it is in any world that has run for a while."""
 
-    def __init__(self, world: World, stream: str, stamped: bool, nearest: str, *, summed: bool = False) -> None:
+    def __init__(self, world: World, stream: str, nearest: str, *, summed: bool = False, in_place: bool = True) -> None:
         end_s = time.monotonic() + _FIND_S
         while (found := world._find_layers()) is None or found.nearest != nearest:
             if time.monotonic() > end_s:
                 raise PeerFailed(f"{stream}: no cache to read in {_FIND_S:g} s")
             time.sleep(0.05)
-        self._consumer = world.consumer(stream, start="earliest")
-        self._stamped, self._summed = stamped, summed
+        self._consumer = world.consumer(stream, start="earliest", in_place=in_place)
+        self._summed = summed
         if self._consumer.poll(_FIND_S) is None:
             raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
         self._consumer.poll(0.01)
@@ -151,11 +176,24 @@ class _Subscription(Subscription):
         batch = self._poll(timeout_s)
         if batch is None:
             return 0, ()
-        if self._stamped:
-            return 0, stamps_side_by_side(batch.data)
         if self._summed:
-            crc32c(batch.data)
+            crc32c(batch)
         return batch.end - batch.start, ()
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class _Stamps(_Subscription):
+    """For those who look when each message was sent. A hundred of them wake together, into an interpreter that has gone
+    cold: it is asked for as little as possible."""
+
+    def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
+        poll = self._poll
+        batch = poll(timeout_s)
+        if batch is None:
+            return 0, ()
+        try:
+            return 0, stamp_of_one(batch)
+        except struct.error:
+            return 0, stamps_side_by_side(batch)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,18 +23,18 @@ from ..peers.server import PeerFailed, PeerMissing
 from ..report import result
 from ..score import OTHERS, OTHERS_MAX
 from ..system import machine_cpu_s
-from .cell import Amounts, Cell, measure
+from .cell import Amounts, Cell, Delays, measure, measure_held, typical
 from .contender import Contender, Entry
 from .idle import IdleAmounts, idle_core_pct
 from .memcpy import Memcpy
 from .message import MESSAGE_BYTES
-from .ours import Abroad, Ours, Reading
+from .ours import Abroad, Ours, Reading, Wire
 from .peers.install import Installer
 from .peers.kafka import Kafka
 from .peers.nats import Nats
 from .peers.rabbitmq import RabbitStreams
 from .peers.redis_streams import RedisStreams
-from .score import DELAY_CONSUMERS, Figures, figures_of, idle_figure
+from .score import DELAY_CONSUMERS, Figures, figures_of, headline_of, idle_figure
 from .wake import Wake
 
 CONSUMERS = (1, 4, 16, 64, 256)
@@ -42,7 +43,7 @@ CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
 _IDLE_QUICK = IdleAmounts(consumers=3, settle_s=0.5, idle_s=0.5)
 _QUICK = Amounts(
-    rate_per_s=50, busy_rate_per_s=200, delay_s=0.4, crowd_delay_s=0.4, warm_s=0.2, full_s=0.4, catch_up_s=3.0
+    rate_per_s=50, busy_rate_per_s=200, delay_s=0.4, crowd_rounds=1, warm_s=0.2, full_s=0.4, catch_up_s=3.0
 )
 Progress = Callable[[str], None]
 
@@ -122,6 +123,7 @@ class _Contest:
         for ambassador in (False, True):
             self.abroad.append(Abroad(folder, version("tailrace"), ambassador=ambassador))
             stack.callback(self.abroad[-1].close)
+        self._wire = Wire(self.abroad[0])
 
     def warm_up(self) -> None:
         self._progress("warm-up, not counted")
@@ -136,18 +138,20 @@ class _Contest:
                 self._progress(f"{consumers} consumers: {contender.name}")
                 if cell := self._cell(contender, consumers, self.amounts):
                     cells.setdefault(contender.name, {})[consumers] = cell
+        many = headline_of(numbers)
+        for contender in [self._wire, *self.peers]:
+            self._progress(f"{many} consumers, the producer waits for them: {contender.name}")
+            if cell := self._held(contender, many):
+                of_it = cells.setdefault(contender.name, {})
+                of_it[many] = replace(of_it.get(many, cell), held=cell.held)
         crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
-        for contender in [self._wake, self.ours, *self.abroad, *self.peers]:
-            of_it = cells.setdefault(contender.name, {})
-            if crowd not in of_it:
-                self._progress(f"{crowd} consumers, delay only: {contender.name}")
-                if cell := self._crowd(contender, crowd, self.amounts.rate_per_s):
-                    of_it[crowd] = cell
-            self._progress(f"{crowd} consumers, busy, delay only: {contender.name}")
-            if crowd in of_it and (cell := self._crowd(contender, crowd, self.amounts.busy_rate_per_s)):
-                of_it[crowd] = replace(of_it[crowd], busy=cell.delays)
-        busy, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
-        others = max(0.0, busy - (self._spent_s() - spent_s)) / everything
+        quiet, busy = (self._crowd(crowd, rate) for rate in (self.amounts.rate_per_s, self.amounts.busy_rate_per_s))
+        for name, delays in quiet.items():
+            of_it = cells.setdefault(name, {})
+            cell = of_it.get(crowd, Cell(crowd, None, None, 0.0))
+            of_it[crowd] = replace(cell, delays=delays, busy=busy.get(name))
+        worked, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
+        others = max(0.0, worked - (self._spent_s() - spent_s)) / everything
         if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():
             raise PeerFailed(f"nothing could be measured. {'; '.join(self.failed)}")
         syncing = [peer.name for peer in self.peers if peer.syncs]
@@ -163,13 +167,30 @@ class _Contest:
             self.failed.append(f"{amounts.consumers} idle consumers: {seen}")
             return {}
 
-    def _crowd(self, contender: Contender, consumers: int, rate_per_s: float) -> Cell | None:
-        amounts = replace(self.amounts, rate_per_s=rate_per_s, delay_s=self.amounts.crowd_delay_s)
-        return self._cell(contender, consumers, amounts, full=False)
+    def _crowd(self, consumers: int, rate_per_s: float) -> dict[str, Delays]:
+        """Delays alone, by system: everybody in turn, several times."""
+        amounts, rounds = replace(self.amounts, rate_per_s=rate_per_s), self.amounts.crowd_rounds
+        found: dict[str, list[Delays]] = {}
+        for number in range(rounds):
+            for contender in [self._wake, self.ours, *self.abroad, *self.peers]:
+                what = f"{consumers} consumers, {rate_per_s:g} messages/s, round {number + 1} of {rounds}"
+                self._progress(f"{what}: {contender.name}")
+                cell = self._cell(contender, consumers, amounts, full=False)
+                if cell is not None and cell.delays is not None:
+                    found.setdefault(contender.name, []).append(cell.delays)
+        return {name: typical(delays) for name, delays in found.items()}
+
+    def _held(self, contender: Contender, consumers: int) -> Cell | None:
+        return self._tried(partial(measure_held, contender, consumers, self.amounts), consumers)
 
     def _cell(self, contender: Contender, consumers: int, amounts: Amounts, *, full: bool = True) -> Cell | None:
+        return self._tried(
+            partial(measure, contender, consumers, amounts, delays=contender.delays, full=full), consumers
+        )
+
+    def _tried(self, attempt: Callable[[], Cell], consumers: int) -> Cell | None:
         try:
-            cell = measure(contender, consumers, amounts, delays=contender.delays, full=full)
+            cell = attempt()
         except PeerFailed as seen:
             # One cell less, and it is said; the others are worth having.
             self.failed.append(f"{consumers} consumers: {seen}")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from ..report import Figure
 from .cell import Cell
 from .memcpy import Memcpy
-from .ours import AMBASSADOR, READ, TCP, Ours
+from .ours import AMBASSADOR, READ, TCP, WIRE, Ours
 from .wake import Wake
 
 Figures = dict[Figure, float]
@@ -20,6 +20,7 @@ AT_MOST = {"idle_core_pct", "producer_drop_pct", "p99_vs_best_peer", "server_cpu
 _BUSY = "busy_"  # delays of a crowd at the higher rate
 _SHARED = "cores shared by all"
 _YIELDING = "consumers take only what producer and servers leave"
+_HELD = ", while the producer waits for the slowest of them"
 _MEASURES = (
     ("mb_per_s", "MB/s", "delivered to all consumers together"),
     ("producer_mb_per_s", "MB/s", f"the producer's rate meanwhile, {_SHARED}"),
@@ -30,6 +31,9 @@ _MEASURES = (
     ("p99_ms", "ms", "the same, 99 of 100"),
     ("p999_ms", "ms", "the same, 999 of 1000"),
     ("lost", "messages", "that did not come in time in the measurement of delay"),
+    ("held_mb_per_s", "MB/s", f"delivered to all consumers together{_HELD}"),
+    ("held_server_cpu_s_per_gb", "s/GB", f"CPU time of the servers per GB delivered{_HELD}"),
+    ("held_client_cpu_s_per_gb", "s/GB", f"CPU time of producer and consumers per GB delivered{_HELD}"),
     (f"{_BUSY}p50_ms", "ms", "delay at the busy rate, median"),
     (f"{_BUSY}p99_ms", "ms", "the same, 99 of 100"),
     (f"{_BUSY}p999_ms", "ms", "the same, 999 of 1000"),
@@ -39,6 +43,11 @@ _MEASURES = (
 
 def named(consumers: int, system: str, measure: str) -> str:
     return f"n{consumers}_{system}_{measure}"
+
+
+def headline_of(numbers: Sequence[int]) -> int:
+    """The number of consumers that the goals speak of; in a smaller run the largest one below it."""
+    return max((n for n in numbers if n <= HEADLINE_CONSUMERS), default=min(numbers))
 
 
 def idle_figure(consumers: int) -> Figure:
@@ -71,6 +80,12 @@ def _values(cell: Cell) -> dict[str, float]:
             "server_cpu_s_per_gb": full.server_cpu_s_per_gb,
             "client_cpu_s_per_gb": full.client_cpu_s_per_gb,
         }
+    if (held := cell.held) is not None:
+        values |= {
+            "held_mb_per_s": held.delivered_mb_per_s,
+            "held_server_cpu_s_per_gb": held.server_cpu_s_per_gb,
+            "held_client_cpu_s_per_gb": held.client_cpu_s_per_gb,
+        }
     for prefix, delays in (("", cell.delays), (_BUSY, cell.busy)):
         if delays is not None:
             values |= {f"{prefix}{name}": value for name, value in asdict(delays).items()}
@@ -81,8 +96,7 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str], sy
     ours = cells[Ours.name]
     at_full_speed = sorted(set(ours) & set(cells[Memcpy.name]))
     with_delays = sorted(consumers for consumers, cell in ours.items() if cell.delays)
-    # The number that the goals speak of; in a smaller run the largest one below it.
-    many = max((n for n in at_full_speed if n <= HEADLINE_CONSUMERS), default=at_full_speed[0])
+    many = headline_of(at_full_speed)
     crowd = DELAY_CONSUMERS if DELAY_CONSUMERS in with_delays else with_delays[-1]
     fewest, most = at_full_speed[0], at_full_speed[-1]
 
@@ -108,6 +122,9 @@ def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str], sy
             if (name := named(many, system, "mb_per_s")) in known:
                 what = f"{many} consumers: bytes/s delivered, ours by way of {system} against the best peer"
                 found[figure(f"{system}_vs_best_peer", "ratio", what, goal)] = known[name] / max(*rates, 1e-9)
+    if (rates := of_peers(many, "held_mb_per_s")) and (name := named(many, WIRE, "held_mb_per_s")) in known:
+        what = f"{many} consumers: bytes/s delivered by connections alone, against the best peer{_HELD}"
+        found[figure("wire_vs_best_peer", "ratio", what)] = known[name] / max(*rates, 1e-9)
     if rates := of_peers(many, "mb_per_s", syncing):
         for system in (Ours.name, TCP):
             if (name := named(many, system, "mb_per_s")) in known:

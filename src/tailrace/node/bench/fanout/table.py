@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..report import goals_table, shown
 from ..score import OTHERS, OTHERS_MAX
 from .memcpy import Memcpy
-from .ours import AMBASSADOR, READ, TCP, Ours
+from .ours import AMBASSADOR, READ, TCP, WIRE, Ours
 from .score import AT_MOST, named
 from .wake import Wake
 
@@ -24,6 +24,7 @@ _COLUMNS = {
     "lost": "lost",
     "p50 ms, busy": "busy_p50_ms",
     "p99 ms, busy": "busy_p99_ms",
+    "MB/s, producer held": "held_mb_per_s",
     "server CPU s/GB": "server_cpu_s_per_gb",
     "client CPU s/GB": "client_cpu_s_per_gb",
 }
@@ -48,7 +49,7 @@ def _cells(result: Mapping[str, Any]) -> "Table":
         rows.add_column(heading, justify="left" if heading == "system" else "right")
     numbers = sorted({int(found[1]) for figure in result["figures"] if (found := _CELL.match(figure["name"]))})
     for consumers in numbers:
-        for system in (Memcpy.name, Wake.name, Ours.name, READ, TCP, AMBASSADOR, *versions):
+        for system in (Memcpy.name, Wake.name, Ours.name, READ, TCP, WIRE, AMBASSADOR, *versions):
             values = [summary.get(named(consumers, system, measure)) for measure in _COLUMNS.values()]
             if any(value is not None for value in values):
                 label = f"{system} {versions[system]}" if system in versions else system
