@@ -15,7 +15,7 @@ _PANELS = {
     "mb_per_s": "delivered to all consumers together, MB/s",
     "p99_ms": "delay at a fixed rate, 99 of 100 messages, ms",
 }
-_OURS = ("shm", "reading", "ambassador", "tcp", "wire")
+_OURS = ("shm", "reading", "ambassador", "tcp")
 _LIMITS = {"memcpy": "copying memory (limit)", "wake": "waking processes (limit)"}
 
 

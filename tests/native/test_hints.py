@@ -14,6 +14,13 @@ from conftest import wait_until
 from tailrace.native.hints import SLOTS, WAIT_MAX, Hints, Waiter, take_short_turns
 
 LONG_S = 30.0  # nobody waits for that long unless a hint is lost
+FUTEX_CALLS = {"x86_64": ("202", "449"), "aarch64": ("98", "449")}  # futex and futex_waitv
+
+
+def asleep(thread: threading.Thread) -> bool:
+    """In a futex, as the kernel says."""
+    call = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()[0]
+    return call in FUTEX_CALLS[platform.machine()]
 
 
 def test_what_was_raised_since_the_look_ends_the_wait_at_once(tmp_path: Path) -> None:
@@ -59,31 +66,40 @@ def test_stop_ends_this_wait_and_every_other(tmp_path: Path) -> None:
     sleeping.join(LONG_S / 2)
     assert not sleeping.is_alive()
     waiter.look()
-    waiter.wait(LONG_S)
+    again = threading.Thread(target=lambda: waiter.wait(LONG_S))
+    again.start()
+    again.join(LONG_S / 2)
+    assert not again.is_alive()
+
+
+def test_whoever_is_stopped_just_before_it_sleeps_does_not(tmp_path: Path) -> None:
+    hints = Hints(tmp_path / "hints", make=True)
+    for _ in range(500):
+        waiter = Waiter(hints, [1])
+        sleeping = threading.Thread(target=lambda waiter=waiter: waiter.wait(LONG_S))
+        sleeping.start()
+        waiter.stop()
+        sleeping.join(LONG_S / 2)
+        assert not sleeping.is_alive()
 
 
 @pytest.mark.parametrize("slots", [[1], [1, 2, 3]])
 def test_whoever_is_stopped_while_it_sleeps_wakes_and_others_sleep_on(tmp_path: Path, slots: list[int]) -> None:
     hints = Hints(tmp_path / "hints", make=True)
     stopped, other = Waiter(hints, slots), Waiter(hints, [1])
-    ended = threading.Event()
-
-    def sleep_on() -> None:
-        while other.wait_near(LONG_S) and not ended.is_set():
-            pass  # it was woken for nothing, and looks again
-
-    threads = [threading.Thread(target=lambda: stopped.wait(LONG_S)), threading.Thread(target=sleep_on)]
+    wakes = []
+    threads = [threading.Thread(target=lambda: stopped.wait(LONG_S))]
+    threads.append(threading.Thread(target=lambda: wakes.append(other.wait_near(LONG_S))))
     for thread in threads:
         thread.start()
-    wait_until(lambda: hints.waiters(1) == 2, "both sleep")
+    wait_until(lambda: all(asleep(thread) for thread in threads), "both sleep")
     stopped.stop()
     threads[0].join(LONG_S / 2)
     assert not threads[0].is_alive()
-    wait_until(lambda: hints.waiters(1) == 1, "the other one sleeps again")
-    ended.set()
+    assert (asleep(threads[1]), hints.waiters(1), wakes) == (True, 1, [])
     hints.raise_(1)
     threads[1].join(LONG_S / 2)
-    assert not threads[1].is_alive()
+    assert wakes == [True]
 
 
 def test_whoever_is_stopped_awake_wakes_nobody(tmp_path: Path) -> None:

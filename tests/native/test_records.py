@@ -398,6 +398,7 @@ def test_records_are_a_buffer_of_their_bytes():
     with pytest.raises(BufferError, match="in use, 1 times"):  # it would be left with memory that is somebody else's
         records.__init__(STREAM, 3, 0, b"", b"")
     assert bytes(records) == bytes(records.data) == view.tobytes()
+    assert records.messages() == list(SAMPLE.messages)
     view.release()
     records.__init__(STREAM, 3, 0, b"", b"")
     assert bytes(records) == b""
@@ -410,10 +411,31 @@ def test_as_a_buffer_records_end_where_the_good_ones_do():
     assert bytes(torn) == bytes(torn.data) == SAMPLE.data[: torn.end - torn.start]
 
 
+def test_records_cannot_be_made_of_themselves():
+    records = records_of(SAMPLE)
+    with pytest.raises(BufferError, match="in use, 1 times"):
+        records.__init__(STREAM, 3, 1000, SAMPLE.entries, records)
+    assert (records.count, bytes(records)) == (0, SAMPLE.data)
+    records.__init__(STREAM, 3, 1000, SAMPLE.entries, SAMPLE.data)
+    assert records.messages() == list(SAMPLE.messages)
+
+
+def test_whoever_wants_to_write_gets_nothing_and_holds_nothing():
+    records = records_of(SAMPLE)
+    with pytest.raises((BufferError, TypeError)):
+        struct.pack_into("B", records, 0, 1)
+    records.__init__(STREAM, 3, 0, b"", b"")
+
+
 def test_a_view_keeps_what_it_shows():
-    view = memoryview(records_of(SAMPLE))
+    data = bytearray(SAMPLE.data)
+    view = memoryview(Records(STREAM, 3, 1000, SAMPLE.entries, data))
     gc.collect()
+    with pytest.raises(BufferError):
+        data.append(0)
     assert view == SAMPLE.data
+    view.release()
+    data.append(0)
 
 
 def test_buffers_of_any_kind_are_read():

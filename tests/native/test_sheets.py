@@ -142,6 +142,17 @@ def test_everything_comes_in_order_whatever_the_sizes(tmp_path: Path) -> None:
     assert reader.held_sheets == 0
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 4064, 4072, 4073, 4095, 4096, 4097, 8192, 65535])
+def test_what_is_copied_is_whole_whether_it_fits_the_smallest_block_or_not(shard: Shard, size: int) -> None:
+    value = random.Random(size).randbytes(size)
+    shard.send(value)
+    batch = look(shard.reader(), CREATED_US, 0, 0, 1)
+    assert batch is not None
+    assert bytes(batch) == bytes(batch.data) == value
+    (message,) = batch.messages()
+    assert (message.value, message.position) == (value, 0)
+
+
 def test_many_bytes_are_read_in_place_and_few_are_copied(shard: Shard) -> None:
     shard.send(bytes(1000), *[bytes([number]) * 1000 for number in range(200)])
     reader = shard.reader()

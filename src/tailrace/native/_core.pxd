@@ -51,3 +51,4 @@ cdef class Records:
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1
     cdef int lay_block(self, str stream, int32_t shard, int64_t start, Block block, size_t entries) except -1
     cdef int _check(self) except -1
+    cdef int _keep(self) except -1

@@ -297,16 +297,17 @@ cdef class Records:
     cdef int lay(self, str stream, int32_t shard, int64_t start, entries, data, bint proven, bint shown) except -1:
         cdef _Entries index
         cdef _Bytes content
-        if self._lent:
-            raise BufferError(f"records whose bytes are in use, {self._lent} times: they stay what they are")
+        self._keep()
         self.count = 0  # until they are checked, also when this fails or runs a second time
         if start < 0:
             raise ValueError(f"records cannot start at {start}")
         index, content = _Entries(entries), _Bytes(data)
-        self.stream, self.shard, self.start, self._source = stream, shard, start, data
+        self._keep()  # these may be records of themselves
+        self.start = self._end = start  # what they had is let go now, and there is nothing to lend until all is new
+        self.stream, self.shard, self._source = stream, shard, data
         self._index, self._first, self._entries = index, index.first, index.entries
         self._content, self._at, self._bytes = content, content.at, content.count
-        self._unchecked, self._end = shown, start
+        self._unchecked = shown
         if shown:
             if self._entries:
                 self._end = self._first[self._entries - 1].end
@@ -361,6 +362,11 @@ cdef class Records:
 
     def __releasebuffer__(self, Py_buffer *buffer):
         self._lent -= 1
+
+    cdef int _keep(self) except -1:
+        if self._lent:
+            raise BufferError(f"records whose bytes are in use, {self._lent} times: they cannot become others")
+        return 0
 
     @property
     def end(self):

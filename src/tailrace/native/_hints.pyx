@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The thin binding of hints: see hints.h."""
 from libc.stdint cimport uint32_t, uint64_t
+from posix.unistd cimport getpid
 
 import errno
 import os
@@ -15,7 +16,8 @@ cdef extern from "hints.h" nogil:
     uint32_t tr_hint_read(const tr_hint_slot *slot)
     int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper,
                       uint64_t timeout_ns)
-    void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper)
+    void tr_hints_stop(tr_hint_slot *slots, const tr_watched *first, tr_sleeper *sleeper)
+    tr_sleeper tr_sleeper_of(uint32_t number)
     int tr_take_short_turns()
 
 SLOTS = TR_HINT_SLOTS
@@ -52,17 +54,23 @@ cdef class Hints:
         return tr_hint_waiters(&self.slots[slot])
 
 
+cdef uint32_t _MADE = 0  # waiters, in this process
+
+
 cdef class Waiter:
     """Sleeps until one of a few slots is raised, or one of some `further` ones if told so. Belongs to one thread; stop()
     may come from any, and from a signal."""
 
     def __cinit__(self, Hints hints not None, slots, further=()):
+        global _MADE
         wanted = sorted(set(slots))
         self.near = len(wanted)
         wanted += sorted(set(further) - set(wanted))
         if not 1 <= self.near <= len(wanted) <= TR_HINT_WAIT_MAX or min(wanted) < 0 or max(wanted) >= TR_HINT_SLOTS:
             raise ValueError(f"slots {wanted[:5]}: 1 to {TR_HINT_WAIT_MAX} of 0 to {TR_HINT_SLOTS - 1}")
         self.hints, self.count = hints, len(wanted)
+        self.sleeper = tr_sleeper_of(<uint32_t> getpid() + _MADE)
+        _MADE += 1
         for i, slot in enumerate(wanted):
             self.watched[i].number = slot
         self.look()
@@ -106,4 +114,4 @@ cdef class Waiter:
 
     def stop(self):
         """End the wait, now and for good."""
-        tr_hints_stop(self.hints.slots, self.watched, self.count, &self.sleeper)
+        tr_hints_stop(self.hints.slots, self.watched, &self.sleeper)

@@ -76,12 +76,17 @@ uint32_t tr_hint_raise(tr_hint_slot *slot) {
     return woken > 0 ? (uint32_t)woken : 0;
 }
 
+tr_sleeper tr_sleeper_of(uint32_t number) {
+    return (tr_sleeper){.bit = 1u << number % 32};
+}
+
 /* Whoever waits for one word, as most do, has a shorter way through the kernel. */
-static long sleep_on(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, const struct timespec *until) {
+static long sleep_on(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, const tr_sleeper *sleeper,
+                     const struct timespec *until) {
     waitv words[TR_HINT_WAIT_MAX];
     if (count == 1)
         return syscall(SYS_futex, &slots[watched->number].sequence, FUTEX_WAIT_BITSET, watched->seen, until, NULL,
-                       FUTEX_BITSET_MATCH_ANY);
+                       sleeper->bit);
     for (uint32_t i = 0; i < count; i++) {
         const uintptr_t address = (uintptr_t)&slots[watched[i].number].sequence;
         words[i] = (waitv){.value = watched[i].seen, .address = address, .flags = WAIT_U32};
@@ -101,22 +106,25 @@ int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count
     for (uint32_t i = 0; i < count; i++)
         atomic_fetch_add_explicit(&slots[watched[i].number].waiters, 1, memory_order_seq_cst);
     /* Whoever stops it says so first and then looks whether it sleeps: so one of the two sees the other. */
-    atomic_store_explicit(&sleeper->asleep, 1, memory_order_seq_cst);
-    if (!atomic_load_explicit(&sleeper->stopped, memory_order_seq_cst) && sleep_on(slots, watched, count, &until) < 0)
+    atomic_fetch_add_explicit(&sleeper->asleep, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&sleeper->stopped, memory_order_seq_cst) &&
+        sleep_on(slots, watched, count, sleeper, &until) < 0)
         error = errno;
-    atomic_store_explicit(&sleeper->asleep, 0, memory_order_release);
+    atomic_fetch_sub_explicit(&sleeper->asleep, 1, memory_order_release);
     for (uint32_t i = 0; i < count; i++)
         atomic_fetch_sub_explicit(&slots[watched[i].number].waiters, 1, memory_order_seq_cst);
     /* Something had changed already, the time is over, or a signal came: all are reasons to look. */
     return error == EAGAIN || error == ETIMEDOUT || error == EINTR ? 0 : error;
 }
 
-/* By the slots themselves, which wakes all who wait for them: they look and sleep on. It is rare that somebody is stopped
- * who sleeps, and everybody else is spared a word of their own to wait for. */
-void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper) {
+/* By the slot itself, so that nobody needs a word of their own to wait for: one who is about to sleep finds that it has
+ * changed; of those who sleep only they are woken who share the bit, or wait for several words. They look and sleep on. */
+void tr_hints_stop(tr_hint_slot *slots, const tr_watched *first, tr_sleeper *sleeper) {
+    _Atomic uint32_t *sequence = &slots[first->number].sequence;
     atomic_store_explicit(&sleeper->stopped, 1, memory_order_seq_cst);
     if (!atomic_load_explicit(&sleeper->asleep, memory_order_seq_cst)) return;
-    for (uint32_t i = 0; i < count; i++) tr_hint_raise(&slots[watched[i].number]);
+    atomic_fetch_add_explicit(sequence, 1, memory_order_seq_cst);
+    syscall(SYS_futex, sequence, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, sleeper->bit);
 }
 
 int tr_take_short_turns(void) {

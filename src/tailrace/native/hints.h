@@ -39,19 +39,23 @@ typedef struct {
     uint32_t number, seen;
 } tr_watched;
 
-/* Of one who waits: a thread of its own sleeps, any may stop it. All zeros to begin with. `began_ns`: when it last began to
- * sleep, CLOCK_MONOTONIC. */
+/* Of one who waits: a thread of its own sleeps, any may stop it. `asleep`: how many sleep, or are about to. `bit`: by which
+ * it is woken when it alone is meant. `began_ns`: when it last began to sleep, CLOCK_MONOTONIC. */
 typedef struct {
     _Atomic uint32_t stopped, asleep;
+    uint32_t bit;
     uint64_t began_ns;
 } tr_sleeper;
+
+/* Any number will do: sleepers whose numbers are equal modulo 32 are woken together. */
+tr_sleeper tr_sleeper_of(uint32_t number);
 
 /* Sleep until the sequence of one of these slots is not what was seen, or the sleeper is stopped, or the time is over.
  * 0, or an errno: ENOSYS where the kernel cannot wait for several words. */
 int tr_hints_wait(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper,
                   uint64_t timeout_ns);
-/* It wakes up, and does not sleep any more. `watched`: all that it may be asleep on. */
-void tr_hints_stop(tr_hint_slot *slots, const tr_watched *watched, uint32_t count, tr_sleeper *sleeper);
+/* It wakes up, and does not sleep any more. `first`: of those that it may be asleep on, the one that always is. */
+void tr_hints_stop(tr_hint_slot *slots, const tr_watched *first, tr_sleeper *sleeper);
 
 /* Whoever wakes others should not wait until somebody's long turn is over: from here on the calling thread has short turns,
  * which go before longer ones, and no larger share of the processor. 0 or an errno; where the kernel does not know of

@@ -14,7 +14,8 @@ class Batch(Records):
 
     - `for message in batch`, or `batch.messages()`
     - `batch.to_arrow()`: a table with the columns key, value, timestamp, shard, position
-    - `batch.data`: the raw bytes, keys and values as they lie in the file, not copied again
+    - `batch.data`: the raw bytes, keys and values as they lie in the file, not copied again; the batch itself is a
+      buffer of them, too: `file.write(batch)`
     """
 
     __slots__ = ()

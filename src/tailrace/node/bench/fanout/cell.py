@@ -115,6 +115,8 @@ def measure_held(contender: Contender, consumers: int, amounts: Amounts) -> Cell
         crew.wait(amounts.warm_s)
         before, after = _window(crew, contender, amounts)
         crew.stop_producer(0)
+        if after.delivered == before.delivered:
+            raise PeerFailed(f"{contender.name}: nothing came, and its producer waits for somebody to get something")
         return Cell(consumers, None, None, crew.cpu_s(), held=Held(*_delivered(before, after)))
 
 

@@ -40,8 +40,8 @@ _AUTOGROUP_NICE_MAX = 19
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can; if it is `held`, as
-    fast as its slowest consumer. `quiet`: consumers wait for ever."""
+    """`rate_per_s`: messages at this pace, each stamped, in a synced stream. None: as fast as it can; if it is `held`,
+    as fast as its slowest consumer. `quiet`: consumers wait for ever."""
 
     stream: str
     rate_per_s: float | None = None

@@ -4,7 +4,7 @@ shm         a world in a folder, nothing else: consumers get messages where the 
 reading     the same, and they read every byte of them
 tcp         as if consumers were on another host than producer and cache: they share no memory and no hints with them
 ambassador  the same, with an ambassador on the consumers' host
-wire        as tcp, and they do not share a disk either: everything comes by the connection
+wire        as tcp, and they do not share a disk either: what counts is what comes by the connection
 """
 
 import os
@@ -128,7 +128,7 @@ class Wire(Ours):
         return self._tcp.publisher(stream, synced=synced)
 
     def subscription(self, stream: str, *, stamped: bool) -> Subscription:
-        return _Subscription(self._tcp._on(_ABROAD), stream, "relaxed", in_place=False)
+        return _ByWire(self._tcp._on(_ABROAD), stream, "relaxed", in_place=False)
 
     def server_pids(self) -> Sequence[int]:
         return self._tcp.server_pids()
@@ -166,7 +166,7 @@ class _Subscription(Subscription):
                 raise PeerFailed(f"{stream}: no cache to read in {_FIND_S:g} s")
             time.sleep(0.05)
         self._consumer = world.consumer(stream, start="earliest", in_place=in_place)
-        self._summed = summed
+        self._world, self._summed = world, summed
         if self._consumer.poll(_FIND_S) is None:
             raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
         self._consumer.poll(0.01)
@@ -182,6 +182,19 @@ class _Subscription(Subscription):
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class _ByWire(_Subscription):
+    """What had to be read from files does not count."""
+
+    def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
+        before = self._durable_bytes()
+        received, stamps = super().receive(timeout_s)
+        return max(0, received - (self._durable_bytes() - before)), stamps
+
+    def _durable_bytes(self) -> int:
+        found = self._world._find_layers()
+        return 0 if found is None else found.bytes_from["durable"]
 
 
 class _Stamps(_Subscription):

@@ -34,7 +34,7 @@ from .peers.kafka import Kafka
 from .peers.nats import Nats
 from .peers.rabbitmq import RabbitStreams
 from .peers.redis_streams import RedisStreams
-from .score import DELAY_CONSUMERS, Figures, figures_of, headline_of, idle_figure
+from .score import DELAY_CONSUMERS, Figures, at_full_speed, figures_of, headline_of, idle_figure
 from .wake import Wake
 
 CONSUMERS = (1, 4, 16, 64, 256)
@@ -146,13 +146,13 @@ class _Contest:
                 of_it[many] = replace(of_it.get(many, cell), held=cell.held)
         crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
         quiet, busy = (self._crowd(crowd, rate) for rate in (self.amounts.rate_per_s, self.amounts.busy_rate_per_s))
-        for name, delays in quiet.items():
+        for name in quiet | busy:
             of_it = cells.setdefault(name, {})
             cell = of_it.get(crowd, Cell(crowd, None, None, 0.0))
-            of_it[crowd] = replace(cell, delays=delays, busy=busy.get(name))
+            of_it[crowd] = replace(cell, delays=quiet.get(name), busy=busy.get(name))
         worked, everything = (now - before for now, before in zip(machine_cpu_s(), (busy_s, all_s), strict=True))
         others = max(0.0, worked - (self._spent_s() - spent_s)) / everything
-        if not cells.get(self.ours.name, {}).keys() & cells.get(self._memcpy.name, {}).keys():
+        if not at_full_speed(cells):
             raise PeerFailed(f"nothing could be measured. {'; '.join(self.failed)}")
         syncing = [peer.name for peer in self.peers if peer.syncs]
         compared = figures_of(cells, [peer.name for peer in self.peers], syncing)
@@ -168,17 +168,19 @@ class _Contest:
             return {}
 
     def _crowd(self, consumers: int, rate_per_s: float) -> dict[str, Delays]:
-        """Delays alone, by system: everybody in turn, several times."""
+        """Delays alone, by system: everybody in turn, several times. Who comes behind whom differs from round to round:
+        a system that has just written a lot leaves work behind. Who fails in one round has no figure at all."""
         amounts, rounds = replace(self.amounts, rate_per_s=rate_per_s), self.amounts.crowd_rounds
+        contenders = [self._wake, self.ours, *self.abroad, *self.peers]
         found: dict[str, list[Delays]] = {}
         for number in range(rounds):
-            for contender in [self._wake, self.ours, *self.abroad, *self.peers]:
+            for contender in contenders if number % 2 == 0 else reversed(contenders):
                 what = f"{consumers} consumers, {rate_per_s:g} messages/s, round {number + 1} of {rounds}"
                 self._progress(f"{what}: {contender.name}")
                 cell = self._cell(contender, consumers, amounts, full=False)
                 if cell is not None and cell.delays is not None:
                     found.setdefault(contender.name, []).append(cell.delays)
-        return {name: typical(delays) for name, delays in found.items()}
+        return {name: typical(delays) for name, delays in found.items() if len(delays) == rounds}
 
     def _held(self, contender: Contender, consumers: int) -> Cell | None:
         return self._tried(partial(measure_held, contender, consumers, self.amounts), consumers)

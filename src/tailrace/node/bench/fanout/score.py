@@ -45,6 +45,12 @@ def named(consumers: int, system: str, measure: str) -> str:
     return f"n{consumers}_{system}_{measure}"
 
 
+def at_full_speed(cells: Cells) -> list[int]:
+    """The numbers of consumers with which both ours and the limit were measured."""
+    ours, limit = cells.get(Ours.name, {}), cells.get(Memcpy.name, {})
+    return sorted(n for n in ours if ours[n].full is not None and n in limit)
+
+
 def headline_of(numbers: Sequence[int]) -> int:
     """The number of consumers that the goals speak of; in a smaller run the largest one below it."""
     return max((n for n in numbers if n <= HEADLINE_CONSUMERS), default=min(numbers))
@@ -94,11 +100,11 @@ def _values(cell: Cell) -> dict[str, float]:
 
 def _compared(known: Mapping[str, float], cells: Cells, peers: Sequence[str], syncing: Sequence[str]) -> Figures:
     ours = cells[Ours.name]
-    at_full_speed = sorted(set(ours) & set(cells[Memcpy.name]))
+    numbers = at_full_speed(cells)
     with_delays = sorted(consumers for consumers, cell in ours.items() if cell.delays)
-    many = headline_of(at_full_speed)
+    many = headline_of(numbers)
     crowd = DELAY_CONSUMERS if DELAY_CONSUMERS in with_delays else with_delays[-1]
-    fewest, most = at_full_speed[0], at_full_speed[-1]
+    fewest, most = numbers[0], numbers[-1]
 
     def of(consumers: int, system: str, measure: str) -> float:
         return known[named(consumers, system, measure)]
