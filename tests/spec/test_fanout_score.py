@@ -2,6 +2,7 @@
 
 from tailrace.node.bench.fanout.cell import Delays, typical
 from tailrace.node.bench.fanout.score import headline_of
+from tailrace.node.bench.fanout.tally import Tally
 
 
 def test_of_several_rounds_each_figure_is_the_median_and_nothing_lost_is_forgotten():
@@ -14,3 +15,12 @@ def test_goals_are_held_against_sixteen_consumers_or_the_nearest_number_below():
     assert headline_of([1, 4, 16, 64]) == 16
     assert headline_of([1, 8, 64]) == 8
     assert headline_of([64, 100]) == 64
+
+
+def test_a_process_notes_as_many_delays_as_there_is_room_for_and_counts_all():
+    tally = Tally(processes=2, samples_max=3)
+    slot = tally.slot(1)
+    for noted in ([10, 1], [20, 2, 30, 3, 40, 4], [50, 5], []):
+        slot.add_delays(noted)
+    assert (list(slot.samples()), slot.stamped) == ([(10, 1), (20, 2), (30, 3)], 5)
+    assert (list(tally.slot(0).samples()), tally.slot(0).stamped) == ([], 0)

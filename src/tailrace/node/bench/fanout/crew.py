@@ -25,7 +25,7 @@ from ..peers.server import PeerFailed
 from ..system import process_cpu_s
 from .contender import Contender, Publisher
 from .message import message, stamp_of
-from .tally import SAMPLES, STAMPED, STEP, Slot, Tally
+from .tally import STEP, Slot, Tally
 
 _RECEIVE_S = 0.25  # how soon a consumer that gets nothing notices that the phase is over
 _FOR_EVER_S = 3600.0
@@ -290,8 +290,8 @@ def _note_delays(
 ) -> None:
     """Everybody who wakes finds this loop gone from the processor's cache, and all who wake later wait for it: so it
     calls next to nothing, and what others look at it tells now and then, or when nothing comes."""
-    common, words, clock_ns = slot.common, slot.words, time.monotonic_ns
-    at, end = SAMPLES + 2 * words[STAMPED], len(words)
+    common, clock_ns = slot.common, time.monotonic_ns
+    noted: list[int] = []
     while common[STEP] < end_step:
         for _ in range(_RECEIVED_UNTOLD if common[STEP] < end_step - 1 else 1):  # all, when the producer has stopped
             stamps = receive(patience_s)[1]
@@ -299,11 +299,10 @@ def _note_delays(
                 break
             now_ns = clock_ns()
             for stamp_ns in stamps:
-                if at < end:
-                    words[at] = stamp_ns
-                    words[at + 1] = now_ns - stamp_ns
-                at += 2
-        words[STAMPED] = (at - SAMPLES) // 2
+                noted.append(stamp_ns)
+                noted.append(now_ns - stamp_ns)
+        slot.add_delays(noted)
+        noted.clear()
 
 
 def _at_full_speed(publisher: Publisher, slot: Slot, step: int, waits_for: Sequence[Slot]) -> None:
@@ -322,7 +321,7 @@ def _at_pace(publisher: Publisher, slot: Slot, step: int, interval_s: float) -> 
     while slot.step <= step:
         one = message()
         publisher.send([one])
-        slot.add_delay(stamp_of(one), 0)
+        slot.add_delays([stamp_of(one), 0])
         next_s += interval_s
         if (left_s := next_s - time.monotonic()) > 0:
             time.sleep(left_s)

@@ -16,18 +16,19 @@ Words are aligned, so they are never seen half written.
 
 import mmap
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 
 STEP = 0
-_PID, _READY, _BYTES, STAMPED, _AT, _THREADS = range(6)
+_PID, _READY, _BYTES, _STAMPED, _AT, _THREADS = range(6)
 _THREADS_MAX = 4
-SAMPLES = _THREADS + _THREADS_MAX
+_SAMPLES = _THREADS + _THREADS_MAX
 
 
 class Tally:
     def __init__(self, processes: int, samples_max: int) -> None:
         self._samples_max = samples_max
-        self._each = SAMPLES + 2 * samples_max
+        self._each = _SAMPLES + 2 * samples_max
         self._words = memoryview(mmap.mmap(-1, 8 * (1 + processes * self._each))).cast("Q")
         self.processes = processes
 
@@ -45,10 +46,10 @@ class Tally:
 
 
 class Slot:
-    """Of one process; `common` and `words` for whoever cannot afford to be asked."""
+    """Of one process; `common` for whoever cannot afford to ask for the step."""
 
     def __init__(self, common: memoryview, words: memoryview, samples_max: int) -> None:
-        self.common, self.words, self._samples_max = common, words, samples_max
+        self.common, self._words, self._samples_max = common, words, samples_max
 
     @property
     def step(self) -> int:
@@ -57,64 +58,65 @@ class Slot:
 
     @property
     def pid(self) -> int:
-        pid: int = self.words[_PID]
+        pid: int = self._words[_PID]
         return pid
 
     @pid.setter
     def pid(self, pid: int) -> None:
-        self.words[_PID] = pid
+        self._words[_PID] = pid
 
     @property
     def threads(self) -> list[int]:
-        return [thread for thread in self.words[_THREADS:SAMPLES] if thread]
+        return [thread for thread in self._words[_THREADS:_SAMPLES] if thread]
 
     @threads.setter
     def threads(self, threads: Sequence[int]) -> None:
         for number in range(_THREADS_MAX):
-            self.words[_THREADS + number] = threads[number] if number < len(threads) else 0
+            self._words[_THREADS + number] = threads[number] if number < len(threads) else 0
 
     @property
     def ready(self) -> int:
-        ready: int = self.words[_READY]
+        ready: int = self._words[_READY]
         return ready
 
     @ready.setter
     def ready(self, phases: int) -> None:
-        self.words[_READY] = phases
+        self._words[_READY] = phases
 
     @property
     def bytes(self) -> int:
-        count: int = self.words[_BYTES]
+        count: int = self._words[_BYTES]
         return count
 
     @property
     def stamped(self) -> int:
-        count: int = self.words[STAMPED]
+        count: int = self._words[_STAMPED]
         return count
 
     @property
     def confirmed(self) -> tuple[int, int]:
         """Bytes, and since when it is these, in nanoseconds."""
         while True:
-            at_ns, count = self.words[_AT], self.words[_BYTES]
-            if at_ns == self.words[_AT]:
+            at_ns, count = self._words[_AT], self._words[_BYTES]
+            if at_ns == self._words[_AT]:
                 return count, at_ns
 
     def confirm(self, count_bytes: int) -> None:
-        if count_bytes != self.words[_BYTES] or not self.words[_AT]:
-            self.words[_BYTES] = count_bytes
-            self.words[_AT] = time.monotonic_ns()
+        if count_bytes != self._words[_BYTES] or not self._words[_AT]:
+            self._words[_BYTES] = count_bytes
+            self._words[_AT] = time.monotonic_ns()
 
     def add(self, count_bytes: int) -> None:
-        self.words[_BYTES] += count_bytes
+        self._words[_BYTES] += count_bytes
 
-    def add_delay(self, stamp_ns: int, delay_ns: int) -> None:
-        number = self.words[STAMPED]
-        if number < self._samples_max:
-            at = SAMPLES + 2 * number
-            self.words[at], self.words[at + 1] = stamp_ns, max(0, delay_ns)
-        self.words[STAMPED] = number + 1
+    def add_delays(self, noted: list[int]) -> None:
+        """Stamp and delay of one message after the other, as far as there is room."""
+        number = self._words[_STAMPED]
+        at = _SAMPLES + 2 * number
+        count = max(0, min(len(noted), len(self._words) - at))
+        self._words[at : at + count] = memoryview(array("Q", noted[:count]))
+        self._words[_STAMPED] = number + len(noted) // 2
 
     def samples(self) -> Iterator[tuple[int, int]]:
-        words = self.words[SAMPLES : SAMPLES + 2 * min(self.stamped, self._samples_max)]
+        words = self._words[_SAMPLES : _SAMPLES + 2 * min(self.stamped, self._samples_max)]
         return zip(words[::2], words[1::2], strict=True)
