@@ -1,5 +1,6 @@
 """What all tests share: waiting for conditions instead of sleeping, and worlds that run in memory."""
 
+import os
 import signal
 import threading
 import time
@@ -25,3 +26,9 @@ def wait_until(holds: Callable[[], object], what: str, deadline_s: float = 60.0)
         if time.monotonic() > end_s:
             pytest.fail(f"waited {deadline_s:g} s in vain for: {what}")
         pause.wait(0.005)
+
+
+def freeze(pid: int) -> None:
+    """Stop a child until SIGCONT. A signal is only sent when `kill` returns: here all its threads stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tailrace
-from conftest import wait_until
+from conftest import freeze, wait_until
 from tailrace.cache import Cache
 from tailrace.native.client import CellClient
 
@@ -40,8 +40,7 @@ class Nodes:
 
     def pause(self, backend: int) -> None:
         """Until SIGCONT; returns when all its threads stand still."""
-        self.signal(backend, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.running[backend].pid, os.WSTOPPED | os.WNOWAIT)
+        freeze(self.running[backend].pid)
 
     def kill(self, backend: int) -> None:
         self.signal(backend, signal.SIGKILL)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pipeline_sites import APP, Sites
 
-from conftest import wait_until
+from conftest import freeze, wait_until
 
 SEED = int(os.environ.get("PIPELINE_SEED", "11"))
 
@@ -55,7 +55,7 @@ def test_a_frozen_site_loses_its_work_and_its_late_commit_is_refused(sites: Site
     gate.touch()
     us = sites.start("us", PIPELINE_GATE=str(gate))
     wait_until(lambda: held(sites) > 0, "the site to hold a unit")
-    us.send_signal(signal.SIGSTOP)
+    freeze(us.pid)
     gate.unlink()
     eu = sites.start("eu")
     wait_until(lambda: sites.counted() == sites.sent, "the other site to do it all")

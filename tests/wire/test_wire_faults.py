@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
+from conftest import freeze, wait_until
 from tailrace.errors import Closed, ConfigError, DeadlineExceeded, Unreachable
 from tailrace.wire import BackendPeer, serve
 from wire.example import INSTANCE, SHARED, ExampleBackend
@@ -114,7 +114,7 @@ def test_a_server_may_come_and_go_many_times_at_one_address(address: str) -> Non
 def test_a_frozen_server_is_given_up_at_the_deadline(address: str) -> None:
     with process(address) as (child, where), BackendPeer(where) as peer:
         peer.stats()
-        child.send_signal(signal.SIGSTOP)
+        freeze(child.pid)
         with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s") as late:
             peer.mutate(INSTANCE, 0, b"f", deadline_s=0.2)
         assert late.value.took_effect is None
@@ -130,7 +130,7 @@ def test_a_half_open_connection_is_noticed_before_a_long_deadline(address: str) 
         assert child.stdout is not None
         held = peer.mutate_async(INSTANCE, 0, b"hold", deadline_s=200)
         assert child.stdout.readline() == "reached\n"
-        child.send_signal(signal.SIGSTOP)
+        freeze(child.pid)
         with pytest.raises(Unreachable) as gone:
             held.result()
         assert gone.value.took_effect is None

@@ -4,11 +4,10 @@ import multiprocessing
 import os
 import signal
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
+from conftest import freeze
 from tailrace.native.cell import CellView
 
 from .actors import KEYS, is_true, read, write
@@ -56,10 +55,6 @@ def test_views_never_see_a_wrong_value(erasing):
     print("torn reads that were repeated:", [one["torn"] for one in seen])
 
 
-def is_stopped(process):
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def assert_readable(view):
     """Nearly all keys are there: a backend may have been caught in the few words of one bucket's change."""
     before, found = view.stats(), view.get_many(KEYS, 0)
@@ -76,8 +71,7 @@ def test_a_stopped_backend_disturbs_no_view():
         assert answer_of(channel) == "ready"
         view = CellView(path)
         for _ in range(20):
-            os.kill(process.pid, signal.SIGSTOP)
-            wait_until(lambda: is_stopped(process), "the backend to stop")
+            freeze(process.pid)
             assert_readable(view)
             assert_readable(CellView(path))
             assert view.get_many(KEYS, 0) == view.get_many(KEYS, 0), "nothing moves"

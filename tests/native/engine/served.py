@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from conftest import wait_until
+from conftest import freeze
 from tailrace.native._cell import _weaken_hash as weaken_cell
 from tailrace.native._engine import _weaken_hash as weaken_link
 from tailrace.native.cell import SLAB_BYTES, Cell
@@ -95,22 +95,16 @@ class EngineProcess:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Nothing of it runs until `go_on`, or to the end."""
-        self._signal(signal.SIGSTOP)
-        wait_until(lambda: self._state() == "T", "the engine's process to stop")
+        assert self.process.pid is not None
+        freeze(self.process.pid)
         try:
             yield
         finally:
             self.go_on()
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
         assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-
-    def _state(self) -> str:
-        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        os.kill(self.process.pid, signal.SIGCONT)
 
     def __enter__(self) -> "EngineProcess":
         return self

@@ -3,9 +3,8 @@
 import os
 import signal
 from contextlib import contextmanager
-from pathlib import Path
 
-from conftest import wait_until
+from conftest import freeze, wait_until
 from tailrace.native.engine import Engine, Link, State
 
 from ..cell.actors import is_true
@@ -34,10 +33,6 @@ def actor(role, *arguments):
 def answer_of(channel):
     assert channel.poll(120), "no answer from the process"
     return channel.recv()
-
-
-def is_stopped(process):
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_clients_never_see_a_wrong_value_while_everything_moves():
@@ -84,8 +79,7 @@ def test_a_stopped_backend_is_served_on():
             engine.admit(ticket, 60.0)
             with Link(*engine.address, ticket, 60.0) as link:
                 for _ in range(20):
-                    os.kill(process.pid, signal.SIGSTOP)
-                    wait_until(lambda: is_stopped(process), "the backend to stop")
+                    freeze(process.pid)
                     assert assert_served(link) == assert_served(link), "nothing moves"
                     os.kill(process.pid, signal.SIGCONT)
 
