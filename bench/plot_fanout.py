@@ -16,7 +16,7 @@ _PANELS = {
     "p99_ms": "delay at a fixed rate, 99 of 100 messages, ms",
 }
 _OURS = ("shm", "reading", "ambassador", "tcp")
-_LIMITS = {"memcpy": "copying memory (limit)", "wake": "waking processes (limit)"}
+_LIMITS = {"memcpy": "copying memory (limit)", "wake": "waking processes alone"}
 
 
 def curves(result: dict[str, Any], measure: str) -> dict[str, list[tuple[int, float]]]:

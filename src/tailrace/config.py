@@ -143,9 +143,14 @@ class ConsumerConfig:
 
     @property
     def copied_batch_bytes(self) -> int:
-        """Of a batch that comes from a file or through a connection: it fits a core's cache, where it is written and
-        summed. Smaller where a rate is to be kept, which is done batch by batch."""
+        """Of a batch that is copied from a file: it fits a core's cache, where it is written and summed. Smaller where
+        a rate is to be kept, which is done batch by batch."""
         return self.batch_bytes or (1 * MIB if self.bytes_per_s is None else 512 * KIB)
+
+    @property
+    def far_batch_bytes(self) -> int:
+        """Of one that comes through a connection: larger, since what it costs beside its bytes is more."""
+        return self.batch_bytes or (2 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
 
     @property
     def near_batch_bytes(self) -> int:

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import wait_until
+from tailrace.node.bench.fanout import crew
+from tailrace.node.bench.fanout.contender import Publisher
 from tailrace.node.bench.fanout.message import MESSAGE_BYTES, Scanner, message, stamp_of
+from tailrace.node.bench.fanout.tally import Tally
 
 OURS, LIMIT = "shm", "memcpy"
 MEASURES = ("mb_per_s", "producer_mb_per_s", "producer_first_mb_per_s", "p50_ms", "p99_ms", "client_cpu_s_per_gb")
@@ -151,7 +155,7 @@ def command_line(pid: int) -> bytes:
 @pytest.mark.parametrize("stamped", [False, True])
 @pytest.mark.parametrize("piece", [1, 7, 8, 15, 16, 1000, 5000])
 def test_messages_are_counted_however_a_socket_cuts_them(piece: int, stamped: bool) -> None:
-    messages = [message() for _ in range(20)]
+    messages = [message(number) for number in range(20)]
     content = b"".join(b"MSG subject 1 %d\r\n%b\r\n" % (MESSAGE_BYTES, one) for one in messages)
     scanner, count, stamps = Scanner(stamped, room_bytes=8192), 0, []
     for at in range(0, len(content), piece):
@@ -161,3 +165,104 @@ def test_messages_are_counted_however_a_socket_cuts_them(piece: int, stamped: bo
         stamps += scanner.stamps
     assert count == len(messages)
     assert stamps == ([stamp_of(one) for one in messages] if stamped else [])
+
+
+class FakeTime:
+    """What the sender knows of time. Nobody sleeps, but for as long as is said, and too long by `oversleeps_ns`."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+        self.oversleeps_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(1e9 * seconds) + self.oversleeps_ns
+
+
+MS = 1_000_000
+
+
+def stamps(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[FakeTime, Tally], None]]) -> list[int]:
+    """Of messages that were sent every 2 ms, in ms since the first. What happens while the n-th is sent."""
+    clock, tally, sent = FakeTime(), Tally(1, 100), list[int]()
+    monkeypatch.setattr(crew, "time", clock)
+
+    class Sender(Publisher):
+        def send(self, messages: list[bytes]) -> None:
+            sent.append(stamp_of(messages[0]))
+            happens.get(len(sent), lambda clock, tally: None)(clock, tally)
+
+        def confirmed_bytes(self) -> int:
+            raise AssertionError
+
+        def close(self) -> None: ...
+
+    crew._at_pace(Sender(), tally.slot(0), 0, 0.002)
+    assert [stamp for stamp, _ in tally.slot(0).samples()] == sent
+    return [(stamp - sent[0]) // MS for stamp in sent]
+
+
+def stop(clock: FakeTime, tally: Tally) -> None:
+    tally.step = 1
+
+
+def test_a_message_that_the_last_one_held_up_counts_from_when_it_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold_up(clock: FakeTime, tally: Tally) -> None:
+        clock.now_ns += 7 * MS
+
+    assert stamps(monkeypatch, {2: hold_up, 8: stop}) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+def test_what_was_due_is_sent_and_counted_even_if_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold_up_to_the_end(clock: FakeTime, tally: Tally) -> None:
+        clock.now_ns += 7 * MS
+        tally.step = 1
+
+    assert stamps(monkeypatch, {2: hold_up_to_the_end}) == [0, 2, 4, 6, 8]
+
+
+def test_what_the_sender_overslept_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep_badly(clock: FakeTime, tally: Tally) -> None:
+        clock.oversleeps_ns = MS
+
+    def sleep_for_long(clock: FakeTime, tally: Tally) -> None:
+        clock.oversleeps_ns = 9 * MS
+
+    def sleep_well(clock: FakeTime, tally: Tally) -> None:
+        clock.oversleeps_ns = 0
+
+    a_little = stamps(monkeypatch, {1: sleep_badly, 2: sleep_well, 4: stop})
+    assert a_little == [0, 3, 4, 6], "as it is sent, and the next ones when they are due"
+    for_long = stamps(monkeypatch, {1: sleep_for_long, 2: sleep_well, 4: stop})
+    assert for_long == [0, 11, 13, 15], "those that were missed are not made up for"
+
+
+def test_a_producer_that_is_held_waits_for_its_slowest_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = Tally(3, 0)
+    slow, quick = tally.slot(1), tally.slot(2)
+    quick.add(1 << 40)
+
+    class Clock(FakeTime):
+        def sleep(self, seconds: float) -> None:
+            slow.add(crew._HELD_BYTES // 2)  # only while somebody waits for it
+
+    class Counted(Publisher):
+        confirmed = 0
+
+        def send(self, messages: list[bytes]) -> None:
+            assert self.confirmed <= slow.bytes + crew._HELD_BYTES
+            self.confirmed += sum(map(len, messages))
+            if self.confirmed > 3 * crew._HELD_BYTES:
+                tally.step = 1
+
+        def confirmed_bytes(self) -> int:
+            return self.confirmed
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(crew, "time", Clock())
+    publisher = Counted()
+    crew._at_full_speed(publisher, tally.slot(0), 0, [slow, quick])
+    assert publisher.confirmed > 3 * crew._HELD_BYTES

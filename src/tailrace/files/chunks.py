@@ -11,8 +11,9 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-#: A whole number of each fits a slab of the cache with its key and header, so that next to nothing is wasted.
-CHUNK_SIZES = (4096, 16320, 65472)
+#: With key and header the larger two fill whole pages of the cache. The largest goes through a connection in one
+#: segment of 64 KiB, without a second one for its last few bytes.
+CHUNK_SIZES = (4096, 16320, 61376)
 KEY_BYTES = 16
 
 

@@ -646,9 +646,10 @@ cdef class CellClient:
             tr_client_finish(&self.client)
             self.busy = False
 
-    cdef bint gather(self, bytes prefix, uint32_t first, uint32_t count, uint8_t *room, uint64_t stride,
-                     uint64_t last_bytes, uint64_t deadline_ns) except *:
-        """Whether the first replica that answers has all of these parts: whole, and of the last one so many bytes."""
+    cdef int64_t gather(self, bytes prefix, uint32_t first, uint32_t count, uint8_t *room, uint64_t stride,
+                        uint64_t last_bytes, uint64_t deadline_ns) except -2:
+        """How much of the last of these parts the first replica that answers has, if that is so many bytes and it has
+        all the others whole; else -1."""
         cdef uint32_t i
         cdef int64_t *sizes = <int64_t *> malloc((count + 1) * sizeof(int64_t))
         try:
@@ -657,8 +658,8 @@ cdef class CellClient:
             self.read_parts(prefix, first, NULL, count, room, stride, True, deadline_ns, sizes)
             for i in range(count):
                 if sizes[i] < <int64_t> (stride if i + 1 < count else last_bytes):
-                    return False
-            return True
+                    return -1
+            return sizes[count - 1]
         finally:
             free(sizes)
 
@@ -683,8 +684,9 @@ cdef class Follower:
     `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave. `holds`: it has
     clients of both caches, and `glance` looks with them. `entries_max`: where the segment ends, once that is known.
 
-    Where each question is a round trip, few are asked: `ahead_bytes` beyond a batch bring entries for several of them,
-    and who knows of more than a batch does not ask how much there is, for a moment.
+    Where each question is a round trip, few are asked: `ahead_bytes` beyond a batch bring entries for several of them, a
+    batch has whole chunks, what came along with it is kept for the next one, and who knows of more than a batch does not
+    ask how much there is, for a moment.
     """
     cdef CellClient lengths, data
     cdef uint64_t until_ns
@@ -702,9 +704,11 @@ cdef class Follower:
     cdef tr_segment_lengths told
     cdef uint64_t told_ns, heard_ns  # when something new was said, and when it was last asked for
     cdef uint64_t typical_bytes  # of a message, as far as is known
-    cdef public uint64_t ahead_bytes  # entries are read for so many bytes of messages at once
+    cdef public uint64_t ahead_bytes  # entries are read for so many bytes of messages at once; 0: questions cost little
     cdef object window  # entries that were read: window_count of them from window_entry on
     cdef uint64_t window_entry, window_count
+    cdef uint8_t *rest  # what follows the last batch in its last chunk: rest_bytes from rest_offset on
+    cdef uint64_t rest_offset, rest_bytes
     cdef object room
     cdef readonly bint at_end
 
@@ -716,6 +720,9 @@ cdef class Follower:
             raise ValueError("chunks of no bytes")
         self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
         self.raw_count, self.entries_max = -1, _UNKNOWN
+
+    def __dealloc__(self):
+        free(self.rest)
 
     @property
     def told_end(self):
@@ -749,7 +756,7 @@ cdef class Follower:
         """(entries from this one on, the data of all of them); None: nothing, or nothing that could be had at first
         sight. `start`: where the message of the first entry begins."""
         cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
-        cdef uint64_t fresh, wanted, ahead, count, length, offset, skip, first, size
+        cdef uint64_t fresh, wanted, ahead, count, length, offset
         cdef bint last
         cdef Py_buffer view
         cdef const tr_entry *entries
@@ -780,7 +787,7 @@ cdef class Follower:
         PyObject_GetBuffer(self.window, &view, PyBUF_SIMPLE)
         try:
             entries = <const tr_entry *> (<const uint8_t *> view.buf + offset)
-            count = max(<uint64_t> tr_count_to_position(entries, count, start + bytes_max), <uint64_t> 1)
+            count = max(<uint64_t> tr_count_to_position(entries, count, start + self.rounded(bytes_max)), <uint64_t> 1)
             length = entries[count - 1].end - start
         finally:
             PyBuffer_Release(&view)
@@ -791,19 +798,53 @@ cdef class Follower:
         self.at_end = last and entry + count == fresh
         if not self.ahead_bytes or entry + count == self.window_entry + self.window_count:
             self.window, self.window_entry, self.window_count = None, 0, 0
-        offset = start - self.data_base
-        first, skip, size = offset // self.data_chunk, offset % self.data_chunk, length
-        length = (skip + size + self.data_chunk - 1) // self.data_chunk
-        found = self.room(length * self.data_chunk)
+        found = self.read_messages(data, start - self.data_base, length, deadline_ns)
+        if found is None:
+            self.at_end = False
+            return None
+        return index, found
+
+    cdef uint64_t rounded(self, uint64_t bytes_max) noexcept:
+        """Whole chunks, where questions are dear: one more, of which the batch needs only the beginning, would often be a
+        round trip of its own."""
+        if not self.ahead_bytes or bytes_max < self.data_chunk:
+            return bytes_max
+        return bytes_max - bytes_max % self.data_chunk
+
+    cdef object read_messages(self, CellClient data, uint64_t offset, uint64_t size, uint64_t deadline_ns):
+        """So many bytes of the segment's data; None: the cache does not have them all."""
+        cdef uint64_t first = offset // self.data_chunk, skip = offset % self.data_chunk
+        cdef uint64_t count = (skip + size + self.data_chunk - 1) // self.data_chunk
+        cdef uint64_t kept = 0, end = skip + size
+        cdef int64_t last_bytes = self.data_chunk
+        cdef Py_buffer view
+        found = self.room(count * self.data_chunk)
         PyObject_GetBuffer(found, &view, PyBUF_WRITABLE)
         try:
-            if not data.gather(self.data_key, first, length, <uint8_t *> view.buf, self.data_chunk,
-                               skip + size - (length - 1) * self.data_chunk, deadline_ns):
-                self.at_end = False
-                return None
+            if self.rest_bytes and self.rest_offset == offset:
+                kept = 1
+                memcpy(<uint8_t *> view.buf + skip, self.rest, self.rest_bytes)
+            if kept < count:
+                last_bytes = data.gather(self.data_key, first + kept, count - kept,
+                                         <uint8_t *> view.buf + kept * self.data_chunk, self.data_chunk,
+                                         end - (count - 1) * self.data_chunk, deadline_ns)
+            self.rest_bytes = 0
+            if last_bytes == <int64_t> self.data_chunk:
+                self.keep_rest(<const uint8_t *> view.buf + end, offset + size, count * self.data_chunk - end)
         finally:
             PyBuffer_Release(&view)
-        return index, memoryview(found)[skip:skip + size]
+        return None if last_bytes < 0 else memoryview(found)[skip:end]
+
+    cdef void keep_rest(self, const uint8_t *at, uint64_t offset, uint64_t size) noexcept:
+        """What came along with a batch, from here to the end of its last chunk, begins the next one: if it was told of,
+        and asking for it again would cost a round trip. A copy, so that nobody has to keep a large batch for it."""
+        if not self.ahead_bytes or offset + size > self.told.data_cached:
+            return
+        if self.rest == NULL:
+            self.rest = <uint8_t *> malloc(self.data_chunk)
+        if self.rest != NULL:
+            memcpy(self.rest, at, size)
+            self.rest_offset, self.rest_bytes = offset, size
 
     cdef bint hear(self, CellClient lengths, uint64_t now_ns, uint64_t deadline_ns) except *:
         """What is said of the shard by now; whether anything is."""
@@ -848,7 +889,7 @@ cdef class Follower:
         PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
         try:
             found = data.gather(self.index_key, first, length, <uint8_t *> view.buf, self.index_chunk,
-                                skip + size - (length - 1) * self.index_chunk, deadline_ns)
+                                skip + size - (length - 1) * self.index_chunk, deadline_ns) >= 0
         finally:
             PyBuffer_Release(&view)
         if found:

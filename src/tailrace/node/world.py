@@ -587,8 +587,8 @@ class World:
                 if folder is not None and len(wanted) <= SHARDS_MAX:
                     paths = SheetPaths.of(folder, incarnation, shard)
                     nearby = Nearby(paths, self._clock, config.in_place_batch_bytes)
-                near_bytes = config.near_batch_bytes
-                followed = board.follow(stream, shard, incarnation, find, nearby, near_bytes) if through else None
+                sizes = config.near_batch_bytes, config.far_batch_bytes
+                followed = board.follow(stream, shard, incarnation, find, nearby, *sizes) if through else None
                 tails.append(
                     ShardTail(
                         self._files,

@@ -50,9 +50,10 @@ class Followed:
         clock: Clock,
         nearby: Nearby | None,
         near_bytes: int,
+        far_bytes: int,
     ) -> None:
         """`nearby`: what can be read in place, if anything."""
-        self.nearby, self._near_bytes = nearby, near_bytes
+        self.nearby, self._near_bytes, self._far_bytes = nearby, near_bytes, far_bytes
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
         self._lengths, self._alone = partial(board.lengths, number), board.is_small
         self.quicker = Quicker()
@@ -77,7 +78,8 @@ class Followed:
 
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
-        return Head(segment, key, self.told, self._layers, self._key, self._alone, self._near_bytes, self.quicker)
+        sizes = self._near_bytes, self._far_bytes
+        return Head(segment, key, self.told, self._layers, self._key, self._alone, *sizes, self.quicker)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -106,9 +108,11 @@ class Board:
         layers: Callable[[], Layers | None],
         nearby: Nearby | None = None,
         near_bytes: int = 1 << 30,
+        far_bytes: int = 0,
     ) -> Followed:
         """`nearby`: what a producer of this host has, to be read in place. `near_bytes`: the most that the short way
-        gives at once out of memory of this host."""
+        gives at once out of memory of this host; `far_bytes`: so much it may give from elsewhere, even if less is asked
+        for."""
         if nearby is not None:
             self._nearby.append(nearby)
         self._layers.append(layers)
@@ -116,7 +120,8 @@ class Board:
         self._keys.append(lengths_key(incarnation, shard))
         self._told.append(_Told())
         self._watch = None
-        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock, nearby, near_bytes)
+        sizes = near_bytes, far_bytes
+        return Followed(self, len(self._told) - 1, shard, incarnation, layers, self._clock, nearby, *sizes)
 
     def told(self, stream: str, shard: int) -> tuple[ShardLengths | None, float]:
         """What is said of a shard now, and since when nothing new was said."""

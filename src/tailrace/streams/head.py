@@ -19,7 +19,8 @@ _AHEAD_BYTES = 8 << 20  # of messages, whose entries come from another host at o
 class Head:
     """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
     is the only one of its consumer. Else each gives back at once what it looks with: who follows many shards must not
-    hold connections for each of them. `near_bytes`: the most it gives at once out of memory of this host."""
+    hold connections for each of them. `near_bytes`: the most it gives at once out of memory of this host; `far_bytes`:
+    so much it may give at once from elsewhere, even if less is asked for."""
 
     def __init__(
         self,
@@ -30,10 +31,12 @@ class Head:
         key: Callable[[str, int], bytes],
         alone: Callable[[], bool],
         near_bytes: int,
+        far_bytes: int,
         quicker: Quicker,
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
-        self._alone, self._near_bytes, self._is_near, self._quicker = alone, near_bytes, True, quicker
+        self._alone, self._near_bytes, self._far_bytes = alone, near_bytes, far_bytes
+        self._is_near, self._quicker = True, quicker
         self._follower: Follower | None = None
         self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
@@ -48,8 +51,7 @@ class Head:
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None:
         """Entries from this one on, and the data of all of them; None: the long way must tell, unless `at_end`."""
         follower, found = self._follower, None
-        if self._is_near:
-            bytes_max = min(bytes_max, self._near_bytes)
+        bytes_max = min(bytes_max, self._near_bytes) if self._is_near else max(bytes_max, self._far_bytes)
         if follower is not None and follower.holds:
             found = follower.glance(entry, start, bytes_max)
         if found is None and (follower is None or not follower.holds):  # the time of what it holds is over

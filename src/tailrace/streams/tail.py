@@ -22,7 +22,7 @@ from .batch import Batch
 from .board import Followed
 from .catalog import Catalog
 from .head import Head
-from .quicker import LARGE_BYTES
+from .quicker import LARGE_BYTES, Quicker
 from .segments import Segment, entries_in, entry_offset, segments_of
 from .shard_files import SegmentView, find_end, shard_folder, whole_entries
 
@@ -61,8 +61,10 @@ class ShardTail:
         self._view: SegmentView | None = None
         self._head: Head | None = None  # the quick way through the open segment
         self._nearby = None if followed is None else followed.nearby  # … and the quickest
-        # When there is much to read; and it is read in small batches by who wants these, wherever it comes from.
-        self._quicker = None if followed is None or in_place_bytes < LARGE_BYTES else followed.quicker
+        # Only who reads large batches in place chooses between the files and the cache.
+        self._quicker: Quicker | None = None
+        if followed is not None and in_place and in_place_bytes >= LARGE_BYTES:
+            self._quicker = followed.quicker
         self.was_shown = self.shown_all = False  # the last batch came from there; and it was all there is
         self._vigil: Vigil[Batch] | None = None  # who reads there now, and knows where we are
         self._created_us = 0  # the segment that is read: the open one, or a later one that …

@@ -120,9 +120,11 @@ def test_what_is_on_disk_alone_leaves_it_unsure(shard: Shard) -> None:
     assert not shard.follower.at_end
 
 
+@pytest.mark.parametrize("ahead_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("key", [chunk_key(INDEX, 0), chunk_key(DATA, 1), LENGTHS])
-def test_what_is_not_there_or_too_short_is_left_to_others(shard: Shard, key: bytes) -> None:
+def test_what_is_not_there_or_too_short_is_left_to_others(shard: Shard, key: bytes, ahead_bytes: int) -> None:
     shard.append([3000, 3000])
+    shard.follower.ahead_bytes = ahead_bytes
     whole = shard.client.get(key)
     assert whole is not None
     shard.set(key, whole[:-1])
@@ -232,9 +234,60 @@ def test_who_knows_of_more_than_a_batch_does_not_ask_how_much_there_is(shard: Sh
         assert shard.look(0, 4000) is not None
         before = shard.client.stats()["hits"]
         assert shard.look(4, 4000) is not None
-        return shard.client.stats()["hits"] - before == 2  # chunks of 4 KiB
+        return shard.client.stats()["hits"] - before == 1  # a chunk of 4 KiB: another one came before
 
     wait_until(asks_for_messages_alone, "two looks within a moment")
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 1 << 20])
+def test_where_questions_are_dear_what_came_along_is_not_asked_for_again(shard: Shard, ahead_bytes: int) -> None:
+    shard.append([1000] * 40)
+    shard.follower.ahead_bytes = ahead_bytes
+    assert shard.look(0, 3 * DATA_CHUNK) is not None
+    shard.cell.erase(chunk_key(DATA, 2), (next(versions), 1, 0))  # in which the first batch has ended
+    batch = shard.look(12, 3 * DATA_CHUNK)
+    assert (batch is not None) == bool(ahead_bytes)
+    if batch is not None:
+        assert [message.value for message in batch.messages()] == [bytes([number]) * 1000 for number in range(12, 24)]
+    assert shard.look(11, 3 * DATA_CHUNK) is None, "only the next batch has it"
+
+
+def test_a_chunk_that_was_not_whole_is_asked_for_again(shard: Shard) -> None:
+    shard.append([1000] * 6)
+    shard.follower.ahead_bytes = 1 << 20
+    assert shard.look(0, 2 * DATA_CHUNK) is not None
+    shard.append([1000] * 6)
+    batch = shard.look(6, 2 * DATA_CHUNK)
+    assert batch is not None
+    assert [message.value for message in batch.messages()] == [bytes([number]) * 1000 for number in range(6, 12)]
+
+
+def test_of_what_came_along_only_what_was_told_of_is_kept(shard: Shard) -> None:
+    shard.append([1000] * 12)
+    shard.follower.ahead_bytes = 1 << 20
+    told, data = shard.lengths(), shard.data
+    shard.tell(replace(told, data_cached=6000, index_cached=HEADER_BYTES + 6 * ENTRY_BYTES))
+    shard.set(chunk_key(DATA, 1), data[DATA_CHUNK:6000] + b"?" * (2 * DATA_CHUNK - 6000))
+    batch = shard.look(0, 3 * DATA_CHUNK)
+    assert batch is not None
+    assert batch.count == 6
+    shard.put(DATA, data, DATA_CHUNK)
+    shard.tell(told)
+    batch = shard.look(6, 3 * DATA_CHUNK)
+    assert batch is not None
+    assert [message.value for message in batch.messages()] == [bytes([number]) * 1000 for number in range(6, 12)]
+
+
+def test_where_questions_are_dear_a_batch_has_whole_chunks_but_a_message_may_have_more(shard: Shard) -> None:
+    shard.append([1000] * 20 + [DATA_CHUNK + 500] * 2)
+    shard.follower.ahead_bytes = 1 << 20
+    batch = shard.look(0, 2 * DATA_CHUNK + 3000)
+    assert batch is not None
+    assert batch.count == 2 * DATA_CHUNK // 1000
+    for entry in (20, 21):
+        batch = shard.look(entry, DATA_CHUNK + 1000)
+        assert batch is not None
+        assert batch.count == 1
 
 
 def test_an_entry_that_is_missing_further_ahead_is_no_reason_to_do_without_the_next_ones(shard: Shard) -> None:

@@ -27,7 +27,7 @@ class Amounts:
     rate_per_s: float = 25.0
     busy_rate_per_s: float = 500.0  # of a crowd: to wake a hundred that often takes a third of two cores
     delay_s: float = 5.0  # long enough that one message, which a disk's hiccup makes late, is not 1 of 100
-    crowd_rounds: int = 3  # where delays are compared all take turns: a machine's mood lasts longer than a round
+    rounds: int = 3  # where delays, or ways, are compared all take turns: a machine's mood lasts longer than a round
     warm_s: float = 1.5
     full_s: float = 2.5  # long enough that a disk's hiccup is not half of it
     catch_up_s: float = 3.0  # for messages on their way when the producer stops; later ones count as lost
@@ -70,6 +70,11 @@ class Held:
     delivered_mb_per_s: float  # to all consumers together
     server_cpu_s_per_gb: float
     client_cpu_s_per_gb: float
+
+
+def typical_held(rounds: Sequence[Held]) -> Held:
+    """The one whose delivery is the median."""
+    return sorted(rounds, key=lambda one: one.delivered_mb_per_s)[len(rounds) // 2]
 
 
 @dataclass(frozen=True, slots=True)

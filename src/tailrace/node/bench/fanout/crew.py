@@ -24,7 +24,7 @@ from itertools import chain
 from ..peers.server import PeerFailed
 from ..system import process_cpu_s
 from .contender import Contender, Publisher
-from .message import message, stamp_of
+from .message import message
 from .tally import STEP, Slot, Tally
 
 _RECEIVE_S = 0.25  # how soon a consumer that gets nothing notices that the phase is over
@@ -306,7 +306,7 @@ def _note_delays(
 
 
 def _at_full_speed(publisher: Publisher, slot: Slot, step: int, waits_for: Sequence[Slot]) -> None:
-    messages = [message()] * _MESSAGES_AT_ONCE
+    messages = [message(time.monotonic_ns())] * _MESSAGES_AT_ONCE
     slot.confirm(0)  # the time of nothing yet: what follows is counted from here
     while slot.step <= step:
         publisher.send(messages)
@@ -317,14 +317,24 @@ def _at_full_speed(publisher: Publisher, slot: Slot, step: int, waits_for: Seque
 
 
 def _at_pace(publisher: Publisher, slot: Slot, step: int, interval_s: float) -> None:
-    next_s = time.monotonic()
-    while slot.step <= step:
-        one = message()
-        publisher.send([one])
-        slot.add_delays([stamp_of(one), 0])
-        next_s += interval_s
-        if (left_s := next_s - time.monotonic()) > 0:
-            time.sleep(left_s)
+    """A message that the last one's sending held up counts from when it was due, and is sent even if that is over; one
+    that this process overslept does not, nor do those that should have been sent meanwhile: no system is to blame for
+    them."""
+    interval_ns = round(1e9 * interval_s)
+    due_ns, end_ns = time.monotonic_ns(), 0
+    while not end_ns or due_ns < end_ns:
+        if not end_ns and slot.step > step:
+            end_ns = time.monotonic_ns()
+            continue
+        stamp_ns = due_ns
+        if (left_ns := due_ns - time.monotonic_ns()) > 0:
+            time.sleep(left_ns / 1e9)
+            stamp_ns = time.monotonic_ns()
+            if stamp_ns > due_ns + interval_ns:
+                due_ns = stamp_ns
+        publisher.send([message(stamp_ns)])
+        slot.add_delays([stamp_ns, 0])
+        due_ns += interval_ns
 
 
 def _ended(pid: int, end_s: float) -> bool:

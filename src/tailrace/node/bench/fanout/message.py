@@ -2,12 +2,11 @@
 
 offset  bytes  what
 0       8      MARK: by it a client that does not parse messages finds and counts them
-8       8      when it was sent, CLOCK_MONOTONIC in nanoseconds, little-endian
+8       8      when it was, or should have been, sent: CLOCK_MONOTONIC in nanoseconds, little-endian
 16      1008   filling, which does not compress
 """
 
 import random
-import time
 from collections.abc import Sequence
 from struct import Struct
 
@@ -24,9 +23,8 @@ stamp_of_one = _MESSAGE.unpack
 _FILLING = random.Random(MESSAGE_BYTES).randbytes(MESSAGE_BYTES - STAMP_END)
 
 
-def message() -> bytes:
-    """Stamped with this moment."""
-    return MARK + _STAMP.pack(time.monotonic_ns()) + _FILLING
+def message(stamp_ns: int) -> bytes:
+    return MARK + _STAMP.pack(stamp_ns) + _FILLING
 
 
 def stamp_of(value: bytes | bytearray | memoryview) -> int:

@@ -79,8 +79,8 @@ class Abroad(Ours):
 
     def _cache_node(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
         """Two caches, so two ports of each kind, one behind the other."""
-        host, listen, engine = "127.0.0.1", free_port(), free_port()
-        doors = [(host, port + further) for port in (listen, engine) for further in (0, 1)]
+        host, listen = "127.0.0.1", free_port(4)
+        engine, doors = listen + 2, [(host, listen + further) for further in range(4)]
         return [*self._node("cache"), "--listen", f"{host}:{listen}", "--engine", f"{host}:{engine}"], doors
 
     def _ambassador(self) -> tuple[Sequence[str], Sequence[tuple[str, int]]]:
@@ -166,7 +166,7 @@ class _Subscription(Subscription):
                 raise PeerFailed(f"{stream}: no cache to read in {_FIND_S:g} s")
             time.sleep(0.05)
         self._consumer = world.consumer(stream, start="earliest", in_place=in_place)
-        self._world, self._summed = world, summed
+        self._bytes_from, self._summed = found.bytes_from, summed  # the first is the world's, whichever cache it reads
         if self._consumer.poll(_FIND_S) is None:
             raise PeerFailed(f"{stream}: no message in {_FIND_S:g} s")
         self._consumer.poll(0.01)
@@ -188,13 +188,9 @@ class _ByWire(_Subscription):
     """What had to be read from files does not count."""
 
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
-        before = self._durable_bytes()
+        before = self._bytes_from["durable"]
         received, stamps = super().receive(timeout_s)
-        return max(0, received - (self._durable_bytes() - before)), stamps
-
-    def _durable_bytes(self) -> int:
-        found = self._world._find_layers()
-        return 0 if found is None else found.bytes_from["durable"]
+        return max(0, received - (self._bytes_from["durable"] - before)), stamps
 
 
 class _Stamps(_Subscription):

@@ -16,14 +16,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from ....errors import ConfigError
 from ..peers.server import PeerFailed, PeerMissing
 from ..report import result
 from ..score import OTHERS, OTHERS_MAX
 from ..system import machine_cpu_s
-from .cell import Amounts, Cell, Delays, measure, measure_held, typical
+from .cell import Amounts, Cell, Delays, Held, measure, measure_held, typical, typical_held
 from .contender import Contender, Entry
 from .idle import IdleAmounts, idle_core_pct
 from .memcpy import Memcpy
@@ -42,10 +42,9 @@ CONSUMERS_QUICK = (1, 2)
 CONSUMERS_MAX = 1000
 _WARM_UP_CONSUMERS = 2
 _IDLE_QUICK = IdleAmounts(consumers=3, settle_s=0.5, idle_s=0.5)
-_QUICK = Amounts(
-    rate_per_s=50, busy_rate_per_s=200, delay_s=0.4, crowd_rounds=1, warm_s=0.2, full_s=0.4, catch_up_s=3.0
-)
+_QUICK = Amounts(rate_per_s=50, busy_rate_per_s=200, delay_s=0.4, rounds=1, warm_s=0.2, full_s=0.4, catch_up_s=3.0)
 Progress = Callable[[str], None]
+_Found = TypeVar("_Found")
 
 
 def run(
@@ -139,11 +138,9 @@ class _Contest:
                 if cell := self._cell(contender, consumers, self.amounts):
                     cells.setdefault(contender.name, {})[consumers] = cell
         many = headline_of(numbers)
-        for contender in [self._wire, *self.peers]:
-            self._progress(f"{many} consumers, the producer waits for them: {contender.name}")
-            if cell := self._held(contender, many):
-                of_it = cells.setdefault(contender.name, {})
-                of_it[many] = replace(of_it.get(many, cell), held=cell.held)
+        for name, held in self._held(many).items():
+            of_it = cells.setdefault(name, {})
+            of_it[many] = replace(of_it.get(many, Cell(many, None, None, 0.0)), held=held)
         crowd = DELAY_CONSUMERS if max(numbers) > DELAY_CONSUMERS else max(numbers)
         quiet, busy = (self._crowd(crowd, rate) for rate in (self.amounts.rate_per_s, self.amounts.busy_rate_per_s))
         for name in quiet | busy:
@@ -168,22 +165,43 @@ class _Contest:
             return {}
 
     def _crowd(self, consumers: int, rate_per_s: float) -> dict[str, Delays]:
-        """Delays alone, by system: everybody in turn, several times. Who comes behind whom differs from round to round:
-        a system that has just written a lot leaves work behind. Who fails in one round has no figure at all."""
-        amounts, rounds = replace(self.amounts, rate_per_s=rate_per_s), self.amounts.crowd_rounds
-        contenders = [self._wake, self.ours, *self.abroad, *self.peers]
-        found: dict[str, list[Delays]] = {}
+        """Delays alone, by system."""
+        amounts = replace(self.amounts, rate_per_s=rate_per_s)
+
+        def delays(contender: Contender) -> Delays | None:
+            cell = self._cell(contender, consumers, amounts, full=False)
+            return None if cell is None else cell.delays
+
+        found = self._in_turns(
+            [self._wake, self.ours, *self.abroad, *self.peers],
+            f"{consumers} consumers, {rate_per_s:g} messages/s",
+            delays,
+        )
+        return {name: typical(several) for name, several in found.items()}
+
+    def _held(self, consumers: int) -> dict[str, Held]:
+        """What the way to its consumers brings, by system."""
+
+        def held(contender: Contender) -> Held | None:
+            cell = self._tried(partial(measure_held, contender, consumers, self.amounts), consumers)
+            return None if cell is None else cell.held
+
+        found = self._in_turns([self._wire, *self.peers], f"{consumers} consumers, the producer waits for them", held)
+        return {name: typical_held(several) for name, several in found.items()}
+
+    def _in_turns(
+        self, contenders: Sequence[Contender], what: str, measured: Callable[[Contender], _Found | None]
+    ) -> dict[str, list[_Found]]:
+        """By system: everybody in turn, several times. Who comes behind whom differs from round to round: a system that
+        has just written a lot leaves work behind. Who fails in one round has no figure at all."""
+        rounds = self.amounts.rounds
+        found: dict[str, list[_Found]] = {}
         for number in range(rounds):
             for contender in contenders if number % 2 == 0 else reversed(contenders):
-                what = f"{consumers} consumers, {rate_per_s:g} messages/s, round {number + 1} of {rounds}"
-                self._progress(f"{what}: {contender.name}")
-                cell = self._cell(contender, consumers, amounts, full=False)
-                if cell is not None and cell.delays is not None:
-                    found.setdefault(contender.name, []).append(cell.delays)
-        return {name: typical(delays) for name, delays in found.items() if len(delays) == rounds}
-
-    def _held(self, contender: Contender, consumers: int) -> Cell | None:
-        return self._tried(partial(measure_held, contender, consumers, self.amounts), consumers)
+                self._progress(f"{what}, round {number + 1} of {rounds}: {contender.name}")
+                if (one := measured(contender)) is not None:
+                    found.setdefault(contender.name, []).append(one)
+        return {name: several for name, several in found.items() if len(several) == rounds}
 
     def _cell(self, contender: Contender, consumers: int, amounts: Amounts, *, full: bool = True) -> Cell | None:
         return self._tried(

@@ -1,5 +1,6 @@
-"""What no system of consumer processes can beat: a message is written and synced, and as many processes as there are
-consumers wake to look at its stamp, which all of them share. Nothing else is done."""
+"""The least that a system of consumer processes does: a message is written and synced, and as many processes as there
+are consumers wake to look at its stamp, which all of them share. Nothing else is done; nor is what waits behind a slow
+sync synced together, as a system may do."""
 
 import mmap
 import os

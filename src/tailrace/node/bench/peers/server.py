@@ -1,11 +1,13 @@
 """A peer's server: found on the PATH, started for this benchmark alone, ended by its process id."""
 
+import errno
 import os
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from ....errors import TailraceError
@@ -33,12 +35,24 @@ def located(program: str, package: str) -> str:
     return path
 
 
-def free_port() -> int:
-    """A port that nobody has right now. Somebody may take it before the server does: then the start is tried again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(run: int = 1) -> int:
+    """A port that nobody has right now; `run`: nor the next ones, so many in all. Somebody may take it before the
+    server does: then the start is tried again."""
+    while True:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                for further in range(1, run):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + further))
+            except OverflowError:  # there is no such port
+                continue
+            except OSError as problem:
+                if problem.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return port
 
 
 def connect(address: Address) -> socket.socket:
