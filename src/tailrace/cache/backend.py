@@ -40,6 +40,7 @@ from .whole import Healer
 _TICK_S = 0.25  # how often it collects, and looks if it is due for something else
 _ALIVE_S = 1.0  # how often it says that it is alive
 _COLLECT_KEYS = 4096  # looked at in one tick
+_JOINED_PAGES = 4  # in one tick: it takes milliseconds, though nobody waits for them
 _TICKET_S = 10.0
 _REQUEST_BYTES = 1 << 20  # of a frame of mutations that an engine takes
 _PART_BYTES = 512 << 10  # of an answer that comes in parts; a multiple of a record's 32 bytes
@@ -265,6 +266,7 @@ class Backend:
         repair_at_s = self._clock.monotonic_s() + first_s
         while not self._stopping.is_set():
             self._cell.collect(self._clock.time_us() // 1_000_000, _COLLECT_KEYS)
+            self._cell.join(_JOINED_PAGES)
             if self._healer is not None and self._clock.monotonic_s() >= repair_at_s:
                 whole = self._healer.heal()
                 repair_at_s = self._clock.monotonic_s() + (self.config.repair_s if whole else _TICK_S)

@@ -59,7 +59,7 @@ cdef extern from "cell_store.h":
         tr_policy policy
         int chaining
     ctypedef struct tr_cell_stats:
-        uint64_t records, chained, used_bytes, populated_bytes, index_bytes, heap_bytes
+        uint64_t records, chained, used_bytes, populated_bytes, joined_bytes, index_bytes, heap_bytes
         uint64_t buckets, generation, growths, growths_failed, moved
         uint64_t evicted_capacity, evicted_associativity, expired, tombstones, touched
         tr_version summary
@@ -83,6 +83,7 @@ cdef extern from "cell_store.h":
     void tr_cell_touch(tr_cell *cell, tr_key_hash hash) nogil
     tr_version tr_cell_floor(const tr_cell *cell, tr_slice key) nogil
     uint64_t tr_cell_collect(tr_cell *cell, uint32_t now_s, uint64_t budget) nogil
+    int tr_cell_join(tr_cell *cell) nogil
     void tr_cell_configure(tr_cell *cell, uint64_t config_id) nogil
     uint32_t tr_cell_records(const tr_cell *cell) nogil
     int tr_cell_item_at(const tr_cell *cell, uint32_t number, tr_item *item) nogil
@@ -513,6 +514,17 @@ cdef class Cell:
             tr_cell_unlock(cell)
         return gone
 
+    def join(self, uint32_t pages_max):
+        """Make up to so many huge pages of memory that has small ones, as far as the system does that: how many it
+        tried. Nobody waits for it; but nobody may close the cell meanwhile."""
+        cdef uint32_t tried = 0
+        cdef int more = 1
+        with nogil:
+            while more and tried < pages_max:
+                more = tr_cell_join(self.cell)
+                tried += more
+        return tried
+
     def configure(self, uint64_t config_id):
         """Give head and buckets another configuration id. Views notice."""
         if config_id == TR_CELL_REVOKED:
@@ -595,7 +607,7 @@ cdef class Cell:
         cdef tr_cell_stats stats = self.look()
         return {
             "records": stats.records, "chained": stats.chained, "used_bytes": stats.used_bytes,
-            "populated_bytes": stats.populated_bytes, "index_bytes": stats.index_bytes,
+            "populated_bytes": stats.populated_bytes, "joined_bytes": stats.joined_bytes, "index_bytes": stats.index_bytes,
             "heap_bytes": stats.heap_bytes, "buckets": stats.buckets, "generation": stats.generation,
             "growths": stats.growths, "growths_failed": stats.growths_failed, "moved": stats.moved,
             "evicted_capacity": stats.evicted_capacity, "evicted_associativity": stats.evicted_associativity,

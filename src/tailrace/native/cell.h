@@ -48,6 +48,8 @@ enum {
     TR_DATA_HEADER_BYTES = 32,
     TR_DATA_ALIGNMENT = 64, /* also the unit in which the index counts offsets */
     TR_SLAB_BYTES = 256 << 10,
+    TR_PAGE_BYTES = 4096,    /* in which the file system has memory */
+    TR_HUGE_BYTES = 2 << 20, /* of a huge page, where there are such */
     TR_CELL_OVERFLOW = 1,
     TR_WHY_BYTES = 512, /* room for an error's text */
 };

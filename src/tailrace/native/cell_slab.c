@@ -21,8 +21,8 @@ uint64_t tr_class_bytes(uint32_t class) {
     return (uint64_t)(class - 64 * shift + 1) << shift << 6;
 }
 
-void tr_slabs_open(tr_slabs *slabs, int file, uint64_t reserved, uint64_t capacity) {
-    *slabs = (tr_slabs){.file = file, .punched = TR_NONE, .kept = TR_NONE};
+void tr_slabs_open(tr_slabs *slabs, int file, void *memory, uint64_t reserved, uint64_t capacity) {
+    *slabs = (tr_slabs){.file = file, .memory = memory, .punched = TR_NONE, .kept = TR_NONE};
     slabs->count = (uint32_t)(reserved / TR_SLAB_BYTES);
     slabs->limit = (uint32_t)(capacity / TR_SLAB_BYTES);
     memset(slabs->with_room, 0xFF, sizeof slabs->with_room);
@@ -81,8 +81,23 @@ static uint32_t take_slab(tr_slabs *slabs) {
         slabs->punched = slabs->slabs[number].after;
     else
         slabs->fresh++;
+    slabs->slabs[number].populated = 1;
     slabs->populated++;
     return number;
+}
+
+/* The kernel splits a huge page of which a part goes. */
+static void part_group(tr_slabs *slabs, uint32_t number) {
+    uint32_t first = number - number % TR_SLAB_GROUP;
+    if (!slabs->slabs[number].joined) return;
+    for (uint32_t i = first; i < first + TR_SLAB_GROUP; i++) slabs->slabs[i].joined = 0;
+    slabs->joined -= TR_SLAB_GROUP;
+}
+
+/* Where holes cannot be punched the memory stays with the file, and the slab is still ours to use again. */
+static void punch(const tr_slabs *slabs, uint32_t number) {
+    (void)fallocate(slabs->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)number * TR_SLAB_BYTES,
+                    TR_SLAB_BYTES);
 }
 
 static void give_slab(tr_slabs *slabs, uint32_t number) {
@@ -92,9 +107,9 @@ static void give_slab(tr_slabs *slabs, uint32_t number) {
         slabs->kept_count++;
         return;
     }
-    /* Where holes cannot be punched the memory stays with the file, and the slab is still ours to use again. */
-    (void)fallocate(slabs->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)number * TR_SLAB_BYTES,
-                    TR_SLAB_BYTES);
+    punch(slabs, number);
+    part_group(slabs, number);
+    slabs->slabs[number].populated = 0;
     slabs->slabs[number].after = slabs->punched;
     slabs->punched = number;
     slabs->populated--;
@@ -161,6 +176,33 @@ void tr_slot_give(tr_slabs *slabs, uint64_t offset) {
     slab->owners = NULL;
     slabs->owners_bytes -= slab->slots * sizeof *slab->owners;
     give_slab(slabs, number);
+}
+
+static int can_be_joined(const tr_slabs *slabs, uint32_t first) {
+    for (uint32_t i = first; i < first + TR_SLAB_GROUP; i++)
+        if (!slabs->slabs[i].populated || slabs->slabs[i].joined) return 0;
+    return 1;
+}
+
+uint8_t *tr_slabs_to_join(tr_slabs *slabs) {
+    for (; slabs->looked_at + TR_SLAB_GROUP <= slabs->fresh; slabs->looked_at += TR_SLAB_GROUP) {
+        if (!can_be_joined(slabs, slabs->looked_at)) continue;
+        slabs->looked_at += TR_SLAB_GROUP;
+        return slabs->memory + (uint64_t)(slabs->looked_at - TR_SLAB_GROUP) * TR_SLAB_BYTES;
+    }
+    slabs->looked_at = 0;
+    return NULL;
+}
+
+void tr_slabs_joined(tr_slabs *slabs, const uint8_t *page) {
+    const uint32_t first = (uint32_t)((uint64_t)(page - slabs->memory) / TR_SLAB_BYTES);
+    if (can_be_joined(slabs, first)) {
+        for (uint32_t i = first; i < first + TR_SLAB_GROUP; i++) slabs->slabs[i].joined = 1;
+        slabs->joined += TR_SLAB_GROUP;
+        return;
+    }
+    for (uint32_t i = first; i < first + TR_SLAB_GROUP; i++)
+        if (!slabs->slabs[i].populated) punch(slabs, i);
 }
 
 uint64_t tr_slabs_heap_bytes(const tr_slabs *slabs) { return slabs->owners_bytes + slabs->room * sizeof *slabs->slabs; }

@@ -15,6 +15,11 @@
 #include "cell_index.h"
 #include "cell_slab.h"
 #include "cell_sum.h"
+#include "cell_view.h"
+
+#ifndef MADV_COLLAPSE /* Linux 6.1; older ones do not know it, and say so */
+#define MADV_COLLAPSE 25
+#endif
 
 enum {
     WATERMARK_PERCENT = 80, /* collecting begins here, so that a burst still finds room */
@@ -24,7 +29,6 @@ enum {
     EXPIRY_LOOKS_PER_SET = 8,
     CLASS_LOOKS = 64, /* how far to look for an old record of the right size before emptying a whole slab */
     RECORDS_MAX = 1 << 30,
-    PAGE_BYTES = 4096, /* in which the file system has memory */
 };
 
 struct tr_cell {
@@ -340,6 +344,20 @@ uint64_t tr_cell_collect(tr_cell *cell, uint32_t now_s, uint64_t budget) {
     return gone;
 }
 
+/* The kernel copies a whole page and looks for all who have it mapped, which takes milliseconds: nobody waits for that.
+ * It does so under the eyes of all who read and write there, unless parts of it are on their way to somebody. */
+int tr_cell_join(tr_cell *cell) {
+    if (!tr_cell_lock(cell)) return 0;
+    uint8_t *page = tr_slabs_to_join(&cell->slabs);
+    tr_cell_unlock(cell);
+    if (!page) return 0;
+    if (madvise(page, TR_HUGE_BYTES, MADV_COLLAPSE)) return errno == EAGAIN; /* else there are none, or no more of them */
+    if (!tr_cell_lock(cell)) return 0;
+    tr_slabs_joined(&cell->slabs, page);
+    tr_cell_unlock(cell);
+    return 1;
+}
+
 /* ---- growing */
 
 static int move_in(tr_cell *cell, tr_index *next, uint32_t id, tr_key_hash hash) {
@@ -544,7 +562,8 @@ tr_cell_stats tr_cell_look(const tr_cell *cell) {
     stats.moved += cell->index.moved;
     stats.used_bytes = cell->slabs.used_bytes;
     stats.populated_bytes = (uint64_t)cell->slabs.populated * TR_SLAB_BYTES;
-    stats.index_bytes = (cell->index.buckets * TR_BUCKET_BYTES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    stats.joined_bytes = (uint64_t)cell->slabs.joined * TR_SLAB_BYTES;
+    stats.index_bytes = (cell->index.buckets * TR_BUCKET_BYTES + TR_PAGE_BYTES - 1) / TR_PAGE_BYTES * TR_PAGE_BYTES;
     stats.heap_bytes = sizeof *cell + tr_column_bytes(&cell->units) + tr_recency_heap_bytes(&cell->recency) +
                        tr_slabs_heap_bytes(&cell->slabs) + tr_index_heap_bytes(&cell->index) +
                        tr_tombs_heap_bytes(&cell->tombs);
@@ -584,11 +603,10 @@ static int open_data(tr_cell *cell) {
     cell->file = openat(cell->folder, "data", O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0640);
     if (cell->file < 0) return errno;
     if (ftruncate(cell->file, (off_t)cell->config.reserve_bytes)) return errno;
-    void *memory = mmap(NULL, cell->config.reserve_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                        cell->file, 0);
+    void *memory = tr_data_map(cell->file, cell->config.reserve_bytes, PROT_READ | PROT_WRITE);
     if (memory == MAP_FAILED) return errno;
     cell->data = memory;
-    tr_slabs_open(&cell->slabs, cell->file, cell->config.reserve_bytes, cell->config.capacity_bytes);
+    tr_slabs_open(&cell->slabs, cell->file, memory, cell->config.reserve_bytes, cell->config.capacity_bytes);
     return 0;
 }
 

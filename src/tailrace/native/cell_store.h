@@ -30,7 +30,7 @@ typedef struct {
 } tr_cell_config;
 
 typedef struct {
-    uint64_t records, chained, used_bytes, populated_bytes, index_bytes, heap_bytes;
+    uint64_t records, chained, used_bytes, populated_bytes, joined_bytes, index_bytes, heap_bytes;
     uint64_t buckets, generation, growths, growths_failed, moved;
     uint64_t evicted_capacity, evicted_associativity, expired, tombstones, touched;
     tr_version summary;
@@ -58,6 +58,10 @@ void tr_cell_close(tr_cell *cell);
 /* The same, and its files go: views notice and find nothing. */
 void tr_cell_remove(tr_cell *cell);
 void tr_cell_free(tr_cell *cell);
+
+/* Make one huge page of memory that has many small ones; nobody closes the cell meanwhile. False: nothing more to do for
+ * now. */
+int tr_cell_join(tr_cell *cell);
 
 /* Every other call below is made between these two. False: the cell is shut, and the lock is not held. Nothing that
  * waits, and no interpreter, may be called while it is held. */

@@ -34,6 +34,25 @@ static int refuse(char *why, const char *folder, const char *what, uint64_t seen
     return EINVAL;
 }
 
+void *tr_data_map(int file, uint64_t bytes, int protection) {
+    /* Somewhere within more addresses than are needed; what is left of them goes back. */
+    const uint64_t room = bytes + TR_HUGE_BYTES;
+    uint8_t *at = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return MAP_FAILED;
+    const uint64_t skip = -(uintptr_t)at % TR_HUGE_BYTES;
+    void *memory = mmap(at + skip, bytes, protection, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0);
+    if (memory == MAP_FAILED) {
+        const int error = errno;
+        munmap(at, room);
+        errno = error;
+        return MAP_FAILED;
+    }
+    if (skip) munmap(at, skip);
+    const uint64_t mapped = (bytes + TR_PAGE_BYTES - 1) / TR_PAGE_BYTES * TR_PAGE_BYTES;
+    if (room - skip > mapped) munmap(at + skip + mapped, room - skip - mapped);
+    return memory;
+}
+
 /* Open a file of the folder, whose size must be known. The mapping outlives the descriptor, unless somebody keeps it. */
 static int map_file(const char *folder, const char *name, uint64_t bytes, const tr_word **mapped, int *kept, char *why) {
     char path[4096], what[64];
@@ -48,7 +67,7 @@ static int map_file(const char *folder, const char *name, uint64_t bytes, const 
     else if (!S_ISREG(about.st_mode) || (uint64_t)about.st_size != bytes || !bytes)
         error = refuse(why, folder, what, (uint64_t)about.st_size, bytes);
     if (!error) {
-        void *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file, 0);
+        void *memory = tr_data_map(file, bytes, PROT_READ);
         if (memory == MAP_FAILED)
             error = errno;
         else

@@ -26,6 +26,9 @@ typedef struct {
 int tr_view_map(tr_view *view, char *why);
 void tr_view_unmap(tr_view *view);
 
+/* Map a data file, so that what is a huge page in it can be one here. As mmap; munmap takes it back. */
+void *tr_data_map(int file, uint64_t bytes, int protection);
+
 /* Some probes found their index revoked: map again; they and all that is not fetched yet are new. As tr_view_map. */
 int tr_view_renew(tr_view *view, tr_probe *probes, size_t count, char *why);
 

@@ -141,6 +141,36 @@ def test_memory_shrinks_after_erase_and_after_expiry():
         assert cell.stats()["used_bytes"] == cell.stats()["records"] == 0
 
 
+def test_memory_that_is_joined_is_the_same_memory_with_the_same_content():
+    """Eight slabs side by side become one huge page under the eyes of a view; when one goes, so does the page."""
+    with folder() as path:
+        cell = small_cell(path, slabs=64, buckets=4096)
+        view = CellView(path)
+        fill(cell, 1000, 8000)
+        keys = [b"key %05d" % number for number in range(1, 1001)]
+        before, memory = view.get_many(keys, 0), data_memory_bytes(path)
+        assert None not in before
+        groups = memory // (8 * SLAB_BYTES)
+        assert cell.join(1) in (0, 1)
+        if not cell.stats()["joined_bytes"]:
+            pytest.skip("this system makes no huge pages of shared memory")
+        assert cell.stats()["joined_bytes"] == 8 * SLAB_BYTES
+        assert cell.join(100) == groups - 1
+        assert cell.stats()["joined_bytes"] == groups * 8 * SLAB_BYTES
+        assert cell.join(100) == 0, "each is joined once"
+        assert view.get_many(keys, 0) == CellView(path).get_many(keys, 0) == before
+        assert data_memory_bytes(path) == cell.stats()["populated_bytes"] == memory
+        cell.erase_many([(key, (2000, 0, 0)) for key in keys[: len(keys) // 2]])
+        assert 0 < cell.stats()["joined_bytes"] < groups * 8 * SLAB_BYTES
+        assert data_memory_bytes(path) == cell.stats()["populated_bytes"] < memory
+        assert view.get_many(keys[len(keys) // 2 :], 0) == before[len(keys) // 2 :]
+        for number, key in enumerate(keys):
+            cell.set(key, bytes(8000), (3000 + number, 0, 0))
+        cell.join(100)
+        assert cell.stats()["joined_bytes"] == groups * 8 * SLAB_BYTES, "and again when it has memory again"
+        assert data_memory_bytes(path) == cell.stats()["populated_bytes"]
+
+
 def test_emptied_slabs_change_class():
     with folder() as path:
         cell = small_cell(path, slabs=4, buckets=64)
