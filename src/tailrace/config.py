@@ -150,7 +150,7 @@ class ConsumerConfig:
     @property
     def far_batch_bytes(self) -> int:
         """Of one that comes through a connection: larger, since what it costs beside its bytes is more."""
-        return self.batch_bytes or (2 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
+        return self.batch_bytes or (4 * MIB if self.bytes_per_s is None else self.copied_batch_bytes)
 
     @property
     def near_batch_bytes(self) -> int:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-#: With key and header the larger two fill whole pages of the cache. The largest goes through a connection in one
-#: segment of 64 KiB, without a second one for its last few bytes.
-CHUNK_SIZES = (4096, 16320, 61376)
+#: With key and header the larger three fill whole pages of the cache. The largest two go through a connection in one
+#: segment of 64 KiB and in two, without another one for their last few bytes.
+CHUNK_SIZES = (4096, 16320, 61376, 126912)
 KEY_BYTES = 16
 
 

@@ -32,6 +32,8 @@ class Publisher(ABC):
 
 
 class Subscription(ABC):
+    aside_bytes = 0  # that came with the last receive() by another way than the one that is measured
+
     @abstractmethod
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
         """Bytes of messages that came, and the stamps of these messages if the subscription was to look at them."""

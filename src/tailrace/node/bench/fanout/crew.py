@@ -266,7 +266,7 @@ class Crew:
                 else:
                     while slot.step < 2 * phase_number + 2:
                         count, _ = subscription.receive(patience_s)
-                        slot.add(count)
+                        slot.add(count, subscription.aside_bytes)
 
     def _produce(self) -> None:
         self._stand_before()
@@ -311,7 +311,7 @@ def _at_full_speed(publisher: Publisher, slot: Slot, step: int, waits_for: Seque
     while slot.step <= step:
         publisher.send(messages)
         slot.confirm(publisher.confirmed_bytes())
-        while waits_for and slot.bytes > min(one.bytes for one in waits_for) + _HELD_BYTES and slot.step <= step:
+        while waits_for and slot.bytes > min(one.reached for one in waits_for) + _HELD_BYTES and slot.step <= step:
             time.sleep(_HELD_S)
             slot.confirm(publisher.confirmed_bytes())
 

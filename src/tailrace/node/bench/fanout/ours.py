@@ -190,7 +190,8 @@ class _ByWire(_Subscription):
     def receive(self, timeout_s: float) -> tuple[int, Sequence[int]]:
         before = self._bytes_from["durable"]
         received, stamps = super().receive(timeout_s)
-        return max(0, received - (self._bytes_from["durable"] - before)), stamps
+        self.aside_bytes = min(received, self._bytes_from["durable"] - before)
+        return received - self.aside_bytes, stamps
 
 
 class _Stamps(_Subscription):

@@ -7,9 +7,10 @@
     1       phases it is ready for
     2       bytes so far
     3       messages with a stamp so far
-    4       when the bytes have last changed, in nanoseconds; the producer's only
-    5..8    threads of it that serve nobody; 0: no such thread
-    9..     stamp and delay of each message, in nanoseconds
+    4       bytes so far, with those that came by another way than the one that is measured
+    5       when the bytes have last changed, in nanoseconds; the producer's only
+    6..9    threads of it that serve nobody; 0: no such thread
+    10..    stamp and delay of each message, in nanoseconds
 
 Words are aligned, so they are never seen half written.
 """
@@ -20,7 +21,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 STEP = 0
-_PID, _READY, _BYTES, _STAMPED, _AT, _THREADS = range(6)
+_PID, _READY, _BYTES, _STAMPED, _REACHED, _AT, _THREADS = range(7)
 _THREADS_MAX = 4
 _SAMPLES = _THREADS + _THREADS_MAX
 
@@ -106,8 +107,16 @@ class Slot:
             self._words[_BYTES] = count_bytes
             self._words[_AT] = time.monotonic_ns()
 
-    def add(self, count_bytes: int) -> None:
+    @property
+    def reached(self) -> int:
+        """How far it has come, in bytes, whatever way they came."""
+        count: int = self._words[_REACHED]
+        return count
+
+    def add(self, count_bytes: int, aside_bytes: int = 0) -> None:
+        """`aside_bytes` came by another way, and do not count."""
         self._words[_BYTES] += count_bytes
+        self._words[_REACHED] += count_bytes + aside_bytes
 
     def add_delays(self, noted: list[int]) -> None:
         """Stamp and delay of one message after the other, as far as there is room."""
