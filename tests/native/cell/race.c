@@ -42,6 +42,7 @@ static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 void *race_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
     struct stat about;
     mapping *unused = NULL, *found = NULL;
+    if (file < 0) return mmap(at, bytes, protection, flags, file, offset); /* addresses alone, which nobody shares */
     if (fstat(file, &about)) return (void *)-1;
     pthread_mutex_lock(&mapping_lock);
     for (mapping *it = mappings; it < mappings + MAPPINGS && !found; it++) {
