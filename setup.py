@@ -12,7 +12,6 @@ CELL_C = [*SHARED_C, "cell_apply", "cell_cohort", "cell_column", "cell_folder", 
 CELL_C += ["cell_mutation", "cell_recency", "cell_slab", "cell_store", "cell_tombs"]
 ENGINE_C = [*SHARED_C, "cell_answer", "cell_engine", "cell_link", "cell_mutation", "cell_round_trip", "cell_tickets"]
 CLIENT_C = [*SHARED_C, "cell_client", "cell_courier", "cell_link", "cell_mutation", "cell_round_trip", "cell_watch"]
-CLIENT_C += ["lengths", "records"]
 FLAGS = ["-std=c17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # Cython's own output is not ours to keep clean under -Wextra, so only these two are let through.
 CYTHON_NOISE = ["-Wno-unused-parameter", "-Wno-unused-function"]
@@ -39,6 +38,7 @@ OWN_C = {
     "_sheets": ["sheets", "hints", "records", "checksum"],
     "_cell": CELL_C,
     "_client": CLIENT_C,
+    "_follower": ["checksum", "lengths", "records"],
     "_engine": ENGINE_C,
 }
 extensions = [extension(name, own_c) for name, own_c in OWN_C.items()]

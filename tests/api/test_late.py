@@ -9,6 +9,7 @@ import pytest
 
 import tailrace
 from conftest import wait_until
+from tailrace.cache import Cache
 from tailrace.config import DATA_CACHE, LENGTHS_CACHE, ConsumerConfig, WorldConfig
 from tailrace.env import SystemDisk
 from tailrace.files.lengths import ShardLengths, lengths_key
@@ -104,3 +105,24 @@ def test_who_wants_copies_reads_the_cache(producer: tailrace.Producer, tmp_path:
         assert read_all(consumer) == 0
         came_from = layers_of(world).bytes_from
         assert came_from["durable"] < 1 << 16 < came_from["relaxed"]
+
+
+def test_whoever_is_woken_asks_once_and_not_how_much_there_is(producer: tailrace.Producer, tmp_path: Path) -> None:
+    def hits(cache: object) -> int:
+        assert isinstance(cache, Cache)
+        return cache.stats()["hits"]
+
+    with abroad(tmp_path, in_place=True) as world, world.consumer("s", start="latest") as consumer:
+        wait_until(lambda: layers_of(world).far, "a connection to the cache")
+        layers = layers_of(world)
+        quick = 0
+        for number in range(50):
+            before = hits(layers.lengths), hits(layers.data)
+            producer.send(b"%d" % number)
+            producer.flush()
+            batch = consumer.poll(20.0)
+            assert batch is not None
+            assert [found.value for found in batch] == [b"%d" % number]
+            asked = hits(layers.lengths) - before[0], hits(layers.data) - before[1]
+            quick += asked == (0, 2)  # nothing but entries and messages; a look that comes too early asks for more
+        assert quick > 0, "it went the long way every time"

@@ -38,6 +38,10 @@ class Watch:
         except ConnectionError as seen:
             raise self._fail(str(seen)) from seen
 
+    def value(self, number: int) -> bytes | None:
+        """What this key had when there was last news, by one backend's word; None: nothing that is known."""
+        return None if self._native is None else self._native.value(number)
+
     def stop(self) -> None:
         """Whoever waits returns. Safe in a signal handler."""
         self._stopped = True

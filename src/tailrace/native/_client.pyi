@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from os import PathLike
 from typing import Literal, overload
@@ -47,44 +47,11 @@ class Couriers:
         self, frames: Sequence[tuple[int, Buffer, Sequence[int]]], deadline_s: float, spare: int = 0
     ) -> list[tuple[Delivery, bytes, _Version]]: ...
 
-class Follower:
-    entries_max: int
-    ahead_bytes: int
-    @property
-    def told_end(self) -> int: ...
-    @property
-    def at_end(self) -> bool: ...
-    @property
-    def holds(self) -> bool: ...
-    def hold(self, lengths: CellClient, data: CellClient, for_s: float, deadline_s: float) -> None: ...
-    def let_go(self) -> None: ...
-    def glance(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None: ...
-    def __init__(
-        self,
-        lengths_key: bytes,
-        segment: tuple[int, int, int],
-        index_key: bytes,
-        index_chunk: int,
-        data_key: bytes,
-        data_chunk: int,
-        header_bytes: int,
-        room: Callable[[int], Buffer],
-    ) -> None: ...
-    def look(
-        self,
-        lengths: CellClient,
-        data: CellClient,
-        entry: int,
-        start: int,
-        bytes_max: int,
-        silent_s: float = 1.0,
-        deadline_s: float = 0.5,
-    ) -> tuple[memoryview, memoryview] | None: ...
-
 class Watcher:
     def __init__(self, keys: list[bytes], places: list[int], skip: tuple[int, int] = (0, 0)) -> None: ...
     def attach(self, backend: int, host: str, port: int, ticket: bytes, deadline_s: float) -> None: ...
     def wait(self, timeout_s: float) -> bool: ...
+    def value(self, number: int) -> bytes | None: ...
     def stop(self) -> None: ...
 
 class CellClient:

@@ -5,10 +5,10 @@ What decides is in cell_client.c. A CellClient lets go of the interpreter's lock
 belongs to one thread at a time and says so when two come at once.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset, strdup
+from libc.string cimport memcpy, memset, strdup
 from libc.time cimport time
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -21,16 +21,6 @@ from enum import IntEnum
 cdef extern from "cell.h" nogil:
     enum:
         TR_WHY_BYTES
-    ctypedef struct tr_slice:
-        const uint8_t *at
-        uint64_t count
-    ctypedef struct tr_key_hash:
-        uint64_t low, high
-    ctypedef struct tr_version:
-        uint64_t clock
-        uint32_t client, sequence
-    ctypedef struct tr_cell_head:
-        uint64_t instance, config_id
     ctypedef struct tr_index_entry:
         tr_version version
     tr_key_hash tr_key_hash_of(tr_slice key)
@@ -68,50 +58,16 @@ cdef extern from "cell_probe.h" nogil:
         uint32_t value_bytes
 
 cdef extern from "cell_view.h" nogil:
-    ctypedef struct tr_view_stats:
-        uint64_t torn, remaps
-    ctypedef struct tr_view:
-        char *folder
-        tr_cell_head head
-        tr_view_stats stats
     int tr_view_map(tr_view *view, char *why)
     void tr_view_unmap(tr_view *view)
 
 cdef extern from "cell_link.h" nogil:
-    ctypedef struct tr_link:
-        pass
     int tr_link_open(tr_link **link, const char *host, uint16_t port, const uint8_t *ticket, uint64_t deadline_ms,
                      char *why)
     void tr_link_close(tr_link *link)
     const tr_cell_head *tr_link_head(const tr_link *link)
 
 cdef extern from "cell_client.h" nogil:
-    ctypedef enum tr_key_state:
-        TR_KEY_TAKE
-        TR_KEY_READY
-        TR_KEY_HIT
-        TR_KEY_ASK
-        TR_KEY_INQUORATE
-        TR_KEY_UNREACHABLE
-    ctypedef struct tr_key:
-        tr_key_hash hash
-        tr_key_state state
-    ctypedef struct tr_backend:
-        tr_view *view
-        tr_link *link
-        uint32_t trouble
-        int suspect
-        double answer_ns
-    ctypedef struct tr_client_stats:
-        uint64_t hits, misses, asks, inquorate, unreachable, retries, hedges, scan_reads, two_step_reads
-    ctypedef struct tr_client:
-        uint32_t backends, copies, quorum, attempts_max, data_bytes_max
-        uint64_t hedge_ns
-        tr_backend *backend
-        tr_client_stats stats
-        tr_key *keys
-        size_t keys_count
-        int all_hit
     int tr_client_open(tr_client *client, uint32_t backends, uint32_t copies, uint32_t quorum)
     void tr_client_close(tr_client *client)
     void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_link *link, uint64_t config_id)
@@ -127,21 +83,6 @@ cdef extern from "cell_client.h" nogil:
     int _LINK "TR_TROUBLE_LINK"
     int _VIEW "TR_TROUBLE_VIEW"
     int _CONFIG "TR_TROUBLE_CONFIG"
-
-cdef extern from "lengths.h" nogil:
-    ctypedef struct tr_segment_lengths:
-        uint64_t created_us, data_base, index_base
-        uint32_t data_chunk_bytes, index_chunk_bytes
-        uint64_t data_cached, index_cached, data_durable, index_durable
-    int tr_lengths_of(const void *raw, size_t count, uint64_t created_us, tr_segment_lengths *found,
-                      uint64_t *index_end)
-
-cdef extern from "records.h" nogil:
-    enum:
-        TR_ENTRY_BYTES
-    ctypedef struct tr_entry:
-        uint64_t end
-    size_t tr_count_to_position(const tr_entry *entries, size_t count, uint64_t limit)
 
 cdef extern from "cell_frame.h" nogil:
     ctypedef struct tr_welcome:
@@ -163,6 +104,7 @@ cdef extern from "cell_watch.h" nogil:
     void tr_watch_close(tr_watch *watch)
     int tr_watch_attach(tr_watch *watch, uint32_t backend, tr_link *link)
     int tr_watch_wait(tr_watch *watch, uint64_t timeout_ns)
+    const uint8_t *tr_watch_value(const tr_watch *watch, uint32_t i, uint64_t *bytes)
     void tr_watch_stop(tr_watch *watch)
 
 cdef extern from "cell_courier.h" nogil:
@@ -198,12 +140,7 @@ cdef dict _DELIVERIES = {int(one): one for one in Delivery}
 TROUBLE_LINK, TROUBLE_VIEW, TROUBLE_CONFIG = _LINK, _VIEW, _CONFIG
 KIND_SET, KIND_CAS, KIND_ERASE = TR_MUTATION_SET, TR_MUTATION_CAS, TR_MUTATION_ERASE
 TICKET_BYTES = 32
-cdef uint64_t _UNKNOWN = 0xFFFFFFFFFFFFFFFF
 cdef enum:
-    _ENTRIES_MAX = 16384  # of a segment, at a time
-    _TOLD_NS = 20 * 1000 * 1000  # for so long lengths that were said tell of enough, if they do
-    _ENTRIES_FIRST = 1024  # as long as nobody knows how large messages are
-    _LENGTHS_ROOM = 28 + 4 * 64  # as many segments as are told
     _FEW = 64  # keys that are looked up while holding the interpreter's lock, if they are in memory
     _LITTLE = 16 << 10  # bytes that are copied while holding it
     _TOUCHES = 8192  # access records kept until they are sent; more are dropped, they are hints
@@ -241,6 +178,23 @@ def replicas_of(bytes key not None, uint32_t backends, uint32_t copies):
     return [(home + copy) % backends for copy in range(copies)]
 
 
+cdef inline uint32_t _number(const parts_run *run, uint32_t i) noexcept:
+    return i if run.numbers == NULL else run.numbers[i]
+
+
+cdef inline uint8_t *_place(const parts_run *run, uint32_t i) noexcept:
+    return run.room + _number(run, i) * run.stride
+
+
+cdef bint _are_apart(const parts_run *run) noexcept:
+    """Whether no two of its parts have the same place."""
+    cdef uint32_t i
+    for i in range(1, run.count):
+        if _number(run, i) <= _number(run, i - 1):
+            return False
+    return True
+
+
 cdef class CellClient:
     """Reads from the backends of one cell, `copies` of each key, of which `quorum` must agree.
 
@@ -248,12 +202,6 @@ cdef class CellClient:
     buckets), `unreachable` of those that too few backends answered in time. `troubles()` tells which backends have to
     be attached anew.
     """
-    cdef tr_client client
-    cdef bint busy, recording
-    cdef readonly list asks, unreachable
-    cdef readonly bint troubled
-    cdef tr_key_hash *touched
-    cdef uint32_t touched_count
 
     def __cinit__(self, uint32_t backends, uint32_t copies, uint32_t quorum, *, uint32_t attempts_max=32,
                   uint32_t data_bytes_max=16384, double hedge_s=0.03, bint recording=False):
@@ -509,43 +457,58 @@ cdef class CellClient:
             self.busy = False
         return values
 
-    cdef int read_parts(self, bytes prefix, uint32_t first, const uint32_t *numbers, uint32_t count, uint8_t *room,
-                        uint64_t stride, bint relaxed, uint64_t deadline_ns, int64_t *sizes) except -1:
-        """Values of the keys `prefix` + first + each number (each from 0 on if there are none), to their places in the
-        room. `sizes`, one for each that is asked for: -1 for what is not there or does not fit."""
-        cdef uint64_t key_bytes = PyBytes_GET_SIZE(prefix) + 4, total = 0
-        cdef uint32_t i, number, size
+    cdef int read_parts(self, const parts_run *runs, uint32_t runs_count, bint relaxed, uint64_t deadline_ns,
+                        int64_t *sizes) except -1:
+        """The values of all parts of these runs, to their places. `sizes`, one for each part, run after run: -1 for what is
+        not there or does not fit."""
+        cdef uint64_t names_bytes = 0, total
+        cdef uint32_t i, r, at, size, number, count = 0
         cdef uint8_t *names
+        cdef uint8_t *name
+        cdef const parts_run *run
+        cdef const parts_run *last = &runs[runs_count - 1]
         cdef tr_slice *slices
-        cdef bint apart = True  # no two of them have the same place
+        for r in range(runs_count):
+            run = &runs[r]
+            count += run.count
+            names_bytes += run.count * (run.prefix.count + 4)
         self.begin()
-        names = <uint8_t *> malloc(count * key_bytes + 1)
+        names = name = <uint8_t *> malloc(names_bytes + 1)
         slices = <tr_slice *> malloc((count + 1) * sizeof(tr_slice))
         try:
             if names == NULL or slices == NULL:
                 raise MemoryError(f"no memory for {count} keys")
-            for i in range(count):
-                number = first + (i if numbers == NULL else numbers[i])
-                memcpy(names + i * key_bytes, PyBytes_AS_STRING(prefix), key_bytes - 4)
-                memcpy(names + i * key_bytes + key_bytes - 4, &number, 4)
-                slices[i].at, slices[i].count = names + i * key_bytes, key_bytes
-                apart = apart and (numbers == NULL or i == 0 or numbers[i] > numbers[i - 1])
+            at = 0
+            for r in range(runs_count):
+                run = &runs[r]
+                for i in range(run.count):
+                    number = run.first + _number(run, i)
+                    memcpy(name, run.prefix.at, run.prefix.count)
+                    memcpy(name + run.prefix.count, &number, 4)
+                    slices[at + i].at, slices[at + i].count = name, run.prefix.count + 4
+                    name += run.prefix.count + 4
+                at += run.count
             if tr_client_prepare(&self.client, slices, count):
                 raise MemoryError(f"no memory for {count} keys")
-            for i in range(count if apart else 0):
-                tr_client_offer(&self.client, i, room + (i if numbers == NULL else numbers[i]) * stride,
-                                <uint32_t> min(stride, <uint64_t> 0xFFFFFFFF))
+            # A client has one size of room for what may be received at once: the last run is the one with the most.
+            for i in range(last.count if _are_apart(last) else 0):
+                tr_client_offer(&self.client, count - last.count + i, _place(last, i),
+                                <uint32_t> min(last.stride, <uint64_t> 0xFFFFFFFF))
             while True:
                 self.decide(0, relaxed, deadline_ns)
-                for i in range(count):
-                    if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
-                        continue
-                    size = tr_client_chosen(&self.client, i).value_bytes
-                    if size > stride:
-                        tr_client_leave(&self.client, i)
-                        continue
-                    total += size
-                    tr_client_place(&self.client, i, room + (i if numbers == NULL else numbers[i]) * stride)
+                at = total = 0
+                for r in range(runs_count):
+                    run = &runs[r]
+                    for i in range(at, at + run.count):
+                        if self.client.keys[i].state != TR_KEY_TAKE and self.client.keys[i].state != TR_KEY_READY:
+                            continue
+                        size = tr_client_chosen(&self.client, i).value_bytes
+                        if size > run.stride:
+                            tr_client_leave(&self.client, i)
+                            continue
+                        total += size
+                        tr_client_place(&self.client, i, _place(run, i - at))
+                    at += run.count
                 if not self.bring(total):
                     break
             for i in range(count):
@@ -565,6 +528,7 @@ cdef class CellClient:
         one before in the buffer: a list of their sizes, -1 for those that are not there or do not fit. `only`: of these
         of them, counted from 0; the others have -1."""
         cdef Py_buffer room
+        cdef parts_run run
         cdef uint64_t deadline_ns = _after(deadline_s)
         cdef uint32_t asked = count if only is None else len(only), i
         cdef list sizes = [-1] * count
@@ -581,7 +545,9 @@ cdef class CellClient:
             try:
                 if <uint64_t> room.len < <uint64_t> count * stride:
                     raise ValueError(f"{count} parts of {stride} bytes into {room.len}")
-                self.read_parts(prefix, first, numbers, asked, <uint8_t *> room.buf, stride, relaxed, deadline_ns, found)
+                run = run_of(prefix, first, asked, <uint8_t *> room.buf, stride, 0)
+                run.numbers = numbers
+                self.read_parts(&run, 1, relaxed, deadline_ns, found)
             finally:
                 PyBuffer_Release(&room)
             for i in range(asked):
@@ -646,20 +612,27 @@ cdef class CellClient:
             tr_client_finish(&self.client)
             self.busy = False
 
-    cdef int64_t gather(self, bytes prefix, uint32_t first, uint32_t count, uint8_t *room, uint64_t stride,
-                        uint64_t last_bytes, uint64_t deadline_ns) except -2:
-        """How much of the last of these parts the first replica that answers has, if that is so many bytes and it has
-        all the others whole; else -1."""
-        cdef uint32_t i
-        cdef int64_t *sizes = <int64_t *> malloc((count + 1) * sizeof(int64_t))
+    cdef int64_t gather(self, const parts_run *runs, uint32_t runs_count, uint64_t deadline_ns) except -2:
+        """How much of the very last of these parts the first replica that answers has, if it has all that the runs need;
+        else -1."""
+        cdef uint32_t i, run, count = 0
+        cdef int64_t last_bytes = -1
+        cdef int64_t *sizes
+        cdef int64_t *size
+        for run in range(runs_count):
+            count += runs[run].count
+        sizes = size = <int64_t *> malloc((count + 1) * sizeof(int64_t))
         try:
             if sizes == NULL:
                 raise MemoryError(f"no memory for {count} parts")
-            self.read_parts(prefix, first, NULL, count, room, stride, True, deadline_ns, sizes)
-            for i in range(count):
-                if sizes[i] < <int64_t> (stride if i + 1 < count else last_bytes):
-                    return -1
-            return sizes[count - 1]
+            self.read_parts(runs, runs_count, True, deadline_ns, sizes)
+            for run in range(runs_count):
+                for i in range(runs[run].count):
+                    if size[i] < <int64_t> (runs[run].stride if i + 1 < runs[run].count else runs[run].last_bytes):
+                        return -1
+                    last_bytes = size[i]
+                size += runs[run].count
+            return last_bytes
         finally:
             free(sizes)
 
@@ -674,228 +647,6 @@ cdef class CellClient:
         return {"hits": stats.hits, "misses": stats.misses, "asks": stats.asks, "inquorate": stats.inquorate,
                 "unreachable": stats.unreachable, "retries": stats.retries, "hedges": stats.hedges,
                 "scan_reads": stats.scan_reads, "two_step_reads": stats.two_step_reads, "torn": torn, "remaps": remaps}
-
-
-cdef class Follower:
-    """What is new in one segment, as far as two caches know: the shard's lengths from one, then entries and messages from
-    the other. All of it in one call: whoever slept finds little of itself in the processor's cache, so what counts is
-    how much it touches.
-
-    `room` makes memory of a size. `at_end`: the last look was certain that there is no more than it gave. `holds`: it has
-    clients of both caches, and `glance` looks with them. `entries_max`: where the segment ends, once that is known.
-
-    Where each question is a round trip, few are asked: `ahead_bytes` beyond a batch bring entries for several of them, a
-    batch has whole chunks, what came along with it is kept for the next one, and who knows of more than a batch does not
-    ask how much there is, for a moment.
-    """
-    cdef CellClient lengths, data
-    cdef uint64_t until_ns
-    cdef double deadline_s
-    cdef readonly bint holds
-    cdef bytes lengths_key, index_key, data_key
-    cdef uint64_t created_us, data_base, index_base
-    cdef uint64_t index_chunk, data_chunk, header_bytes
-    cdef uint8_t[2][_LENGTHS_ROOM] raw
-    cdef int64_t raw_count
-    cdef int side  # which of the two is what was last said
-    cdef bint known
-    cdef uint64_t index_end  # where its successor begins, as the lengths say
-    cdef public uint64_t entries_max
-    cdef tr_segment_lengths told
-    cdef uint64_t told_ns, heard_ns  # when something new was said, and when it was last asked for
-    cdef uint64_t typical_bytes  # of a message, as far as is known
-    cdef public uint64_t ahead_bytes  # entries are read for so many bytes of messages at once; 0: questions cost little
-    cdef object window  # entries that were read: window_count of them from window_entry on
-    cdef uint64_t window_entry, window_count
-    cdef uint8_t *rest  # what follows the last batch in its last chunk: rest_bytes from rest_offset on
-    cdef uint64_t rest_offset, rest_bytes
-    cdef object room
-    cdef readonly bint at_end
-
-    def __cinit__(self, bytes lengths_key not None, segment, bytes index_key not None, uint32_t index_chunk,
-                  bytes data_key not None, uint32_t data_chunk, uint32_t header_bytes, room):
-        self.lengths_key, self.index_key, self.data_key = lengths_key, index_key, data_key
-        self.created_us, self.data_base, self.index_base = segment
-        if not index_chunk or not data_chunk:
-            raise ValueError("chunks of no bytes")
-        self.index_chunk, self.data_chunk, self.header_bytes, self.room = index_chunk, data_chunk, header_bytes, room
-        self.raw_count, self.entries_max = -1, _UNKNOWN
-
-    def __dealloc__(self):
-        free(self.rest)
-
-    @property
-    def told_end(self):
-        """The position up to which both cache and file of this segment go, as it was last said; 0: nothing was."""
-        return self.data_base + min(self.told.data_cached, self.told.data_durable) if self.known else 0
-
-    def hold(self, CellClient lengths not None, CellClient data not None, double for_s, double deadline_s):
-        """Look with these for so long, and as long as they have no trouble. Whoever lent them takes them away again by
-        `let_go`."""
-        self.lengths, self.data, self.holds = lengths, data, True
-        self.until_ns, self.deadline_s = _after(for_s), deadline_s
-
-    def let_go(self):
-        self.lengths, self.data, self.holds = None, None, False
-
-    def glance(self, uint64_t entry, uint64_t start, uint64_t bytes_max):
-        """look() with what is held; None, too, once that is over."""
-        self.at_end = False
-        if self.lengths is None:
-            return None
-        if _after(0.0) >= self.until_ns:
-            self.holds = False
-            return None
-        found = self.look(self.lengths, self.data, entry, start, bytes_max, 1.0, self.deadline_s)
-        if self.lengths.troubled or self.data.troubled:
-            self.holds = False
-        return found
-
-    cpdef look(self, CellClient lengths, CellClient data, uint64_t entry, uint64_t start, uint64_t bytes_max,
-               double silent_s=1.0, double deadline_s=0.5):
-        """(entries from this one on, the data of all of them); None: nothing, or nothing that could be had at first
-        sight. `start`: where the message of the first entry begins."""
-        cdef uint64_t now_ns = _after(0.0), deadline_ns = now_ns + <uint64_t> (deadline_s * 1e9)
-        cdef uint64_t fresh, wanted, ahead, count, length, offset
-        cdef bint last
-        cdef Py_buffer view
-        cdef const tr_entry *entries
-        self.at_end = False
-        # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
-        wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
-        wanted = min(wanted, <uint64_t> _ENTRIES_MAX)
-        if not self.ahead_bytes or not self.known or now_ns > self.heard_ns + <uint64_t> _TOLD_NS or \
-                self.fresh() <= entry + wanted:  # of the last one it must be certain that it is
-            if not self.hear(lengths, now_ns, deadline_ns):
-                return None
-        if not self.known or now_ns > self.told_ns + <uint64_t> (silent_s * 1e9):
-            return None
-        fresh = self.fresh()
-        last = self.index_end == _UNKNOWN and self.entries_max == _UNKNOWN and \
-            self.told.index_cached == self.told.index_durable
-        if fresh <= entry:
-            self.at_end = last and fresh == entry
-            return None
-        count = min(fresh - entry, wanted)
-        if not self.window_entry <= entry <= entry + count <= self.window_entry + self.window_count:
-            ahead = min(fresh - entry, self.entries_ahead(wanted))
-            # What is missing further ahead is no reason to do without what is needed now.
-            if not self.read_entries(data, entry, ahead, deadline_ns) and \
-                    (ahead == count or not self.read_entries(data, entry, count, deadline_ns)):
-                return None
-        offset = (entry - self.window_entry) * TR_ENTRY_BYTES
-        PyObject_GetBuffer(self.window, &view, PyBUF_SIMPLE)
-        try:
-            entries = <const tr_entry *> (<const uint8_t *> view.buf + offset)
-            count = max(<uint64_t> tr_count_to_position(entries, count, start + self.rounded(bytes_max)), <uint64_t> 1)
-            length = entries[count - 1].end - start
-        finally:
-            PyBuffer_Release(&view)
-        if length - 1 >= bytes_max or start < self.data_base:  # nothing, or one large message, or what cannot be
-            return None
-        self.typical_bytes = max(length // count, <uint64_t> 1)
-        index = self.window[offset:offset + count * TR_ENTRY_BYTES]
-        self.at_end = last and entry + count == fresh
-        if not self.ahead_bytes or entry + count == self.window_entry + self.window_count:
-            self.window, self.window_entry, self.window_count = None, 0, 0
-        found = self.read_messages(data, start - self.data_base, length, deadline_ns)
-        if found is None:
-            self.at_end = False
-            return None
-        return index, found
-
-    cdef uint64_t rounded(self, uint64_t bytes_max) noexcept:
-        """Whole chunks, where questions are dear: one more, of which the batch needs only the beginning, would often be a
-        round trip of its own."""
-        if not self.ahead_bytes or bytes_max < self.data_chunk:
-            return bytes_max
-        return bytes_max - bytes_max % self.data_chunk
-
-    cdef object read_messages(self, CellClient data, uint64_t offset, uint64_t size, uint64_t deadline_ns):
-        """So many bytes of the segment's data; None: the cache does not have them all."""
-        cdef uint64_t first = offset // self.data_chunk, skip = offset % self.data_chunk
-        cdef uint64_t count = (skip + size + self.data_chunk - 1) // self.data_chunk
-        cdef uint64_t kept = 0, end = skip + size
-        cdef int64_t last_bytes = self.data_chunk
-        cdef Py_buffer view
-        found = self.room(count * self.data_chunk)
-        PyObject_GetBuffer(found, &view, PyBUF_WRITABLE)
-        try:
-            if self.rest_bytes and self.rest_offset == offset:
-                kept = 1
-                memcpy(<uint8_t *> view.buf + skip, self.rest, self.rest_bytes)
-            if kept < count:
-                last_bytes = data.gather(self.data_key, first + kept, count - kept,
-                                         <uint8_t *> view.buf + kept * self.data_chunk, self.data_chunk,
-                                         end - (count - 1) * self.data_chunk, deadline_ns)
-            self.rest_bytes = 0
-            if last_bytes == <int64_t> self.data_chunk:
-                self.keep_rest(<const uint8_t *> view.buf + end, offset + size, count * self.data_chunk - end)
-        finally:
-            PyBuffer_Release(&view)
-        return None if last_bytes < 0 else memoryview(found)[skip:end]
-
-    cdef void keep_rest(self, const uint8_t *at, uint64_t offset, uint64_t size) noexcept:
-        """What came along with a batch, from here to the end of its last chunk, begins the next one: if it was told of,
-        and asking for it again would cost a round trip. A copy, so that nobody has to keep a large batch for it."""
-        if not self.ahead_bytes or offset + size > self.told.data_cached:
-            return
-        if self.rest == NULL:
-            self.rest = <uint8_t *> malloc(self.data_chunk)
-        if self.rest != NULL:
-            memcpy(self.rest, at, size)
-            self.rest_offset, self.rest_bytes = offset, size
-
-    cdef bint hear(self, CellClient lengths, uint64_t now_ns, uint64_t deadline_ns) except *:
-        """What is said of the shard by now; whether anything is."""
-        cdef int other = 1 - self.side
-        cdef int64_t told = lengths.fetch(self.lengths_key, self.raw[other], _LENGTHS_ROOM, deadline_ns)
-        if told < 0:
-            return False
-        self.heard_ns = now_ns
-        if told != self.raw_count or memcmp(self.raw[other], self.raw[self.side], told):
-            self.side, self.raw_count, self.told_ns = other, told, now_ns
-            self.known = tr_lengths_of(self.raw[other], told, self.created_us, &self.told, &self.index_end) and \
-                self.told.data_base == self.data_base and self.told.index_base == self.index_base and \
-                self.told.index_chunk_bytes == self.index_chunk and self.told.data_chunk_bytes == self.data_chunk
-        return True
-
-    cdef uint64_t fresh(self) noexcept:
-        """How many entries the cache has, as was said."""
-        cdef uint64_t fresh = 0, begin = self.index_base + self.header_bytes
-        if self.told.index_cached > self.header_bytes:
-            fresh = (self.told.index_cached - self.header_bytes) // TR_ENTRY_BYTES
-        if self.index_end != _UNKNOWN:  # where a segment ends is said by its successor, not by whoever wrote it
-            fresh = min(fresh, (self.index_end - begin) // TR_ENTRY_BYTES if self.index_end > begin else 0)
-        return min(fresh, self.entries_max)
-
-    cdef uint64_t entries_ahead(self, uint64_t wanted) noexcept:
-        """How many to read at once, when so many are needed now."""
-        if not self.ahead_bytes or not self.typical_bytes:
-            return wanted
-        return max(wanted, min(self.ahead_bytes // self.typical_bytes, <uint64_t> _ENTRIES_MAX))
-
-    cdef bint read_entries(self, CellClient data, uint64_t entry, uint64_t count, uint64_t deadline_ns) except *:
-        """These into the window; whether the cache has them."""
-        cdef uint64_t offset = self.header_bytes + entry * TR_ENTRY_BYTES, size = count * TR_ENTRY_BYTES
-        cdef uint64_t first = offset // self.index_chunk, skip = offset % self.index_chunk
-        cdef uint64_t length = (skip + size + self.index_chunk - 1) // self.index_chunk
-        cdef Py_buffer view
-        cdef bint found
-        self.window, self.window_entry, self.window_count = None, 0, 0
-        if skip % 8:
-            return False
-        window = self.room(length * self.index_chunk)
-        PyObject_GetBuffer(window, &view, PyBUF_WRITABLE)
-        try:
-            found = data.gather(self.index_key, first, length, <uint8_t *> view.buf, self.index_chunk,
-                                skip + size - (length - 1) * self.index_chunk, deadline_ns) >= 0
-        finally:
-            PyBuffer_Release(&view)
-        if found:
-            self.window = memoryview(window)[skip:skip + size]
-            self.window_entry, self.window_count = entry, count
-        return found
 
 
 cdef class Watcher:
@@ -964,6 +715,15 @@ cdef class Watcher:
         if state == TR_WATCH_BROKEN:
             raise ConnectionError("the engine is gone, or its cell has changed hands; watch anew")
         return state == TR_WATCH_NEWS
+
+    def value(self, uint32_t number):
+        """What this key had when there was last news, by one backend's word; None: nothing that is known."""
+        cdef uint64_t count = 0
+        cdef const uint8_t *at
+        if self.busy:
+            raise RuntimeError("another thread waits here")
+        at = tr_watch_value(self.watch, number, &count)
+        return None if at == NULL else PyBytes_FromStringAndSize(<const char *> at, count)
 
     def stop(self):
         """Whoever waits returns, and nobody waits any more."""

@@ -173,6 +173,12 @@ int tr_watch_wait(tr_watch *watch, uint64_t timeout_ns) {
     }
 }
 
+const uint8_t *tr_watch_value(const tr_watch *watch, uint32_t i, uint64_t *bytes) {
+    if (i >= watch->keys_count || !watch->keys[i].is_known) return NULL;
+    *bytes = watch->keys[i].value_bytes;
+    return watch->keys[i].value;
+}
+
 void tr_watch_stop(tr_watch *watch) {
     uint64_t one = 1;
     while (write(watch->alarm, &one, sizeof one) < 0 && errno == EINTR) continue;

@@ -26,6 +26,10 @@ enum { TR_WATCH_QUIET = 0, TR_WATCH_NEWS = 1, TR_WATCH_INTERRUPTED = 2, TR_WATCH
  * watch that is BROKEN stays so: a link of it broke, its cell changed hands, or only a backend itself can tell of a key. */
 int tr_watch_wait(tr_watch *watch, uint64_t timeout_ns);
 
+/* The value of key number i when there was last news: `bytes` of it, until the next wait; NULL: there is none, or none
+ * that is known. */
+const uint8_t *tr_watch_value(const tr_watch *watch, uint32_t i, uint64_t *bytes);
+
 /* Whoever waits returns, and nobody waits any more. */
 void tr_watch_stop(tr_watch *watch);
 

@@ -11,11 +11,11 @@ from ._client import (
     CellClient,
     Couriers,
     Delivery,
-    Follower,
     Watcher,
     pack,
     replicas_of,
 )
+from ._follower import Follower
 
 __all__ = [
     "KIND_CAS",

@@ -55,7 +55,7 @@ class Followed:
         """`nearby`: what can be read in place, if anything."""
         self.nearby, self._near_bytes, self._far_bytes = nearby, near_bytes, far_bytes
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
-        self._lengths, self._alone = partial(board.lengths, number), board.is_small
+        self._lengths, self._alone, self._news = partial(board.lengths, number), board.is_small, board.news
         self.quicker = Quicker()
 
     def told(self) -> tuple[ShardLengths | None, float]:
@@ -79,7 +79,8 @@ class Followed:
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
         sizes = self._near_bytes, self._far_bytes
-        return Head(segment, key, self.told, self._layers, self._key, self._alone, *sizes, self.quicker)
+        told, alone, news = self.told, self._alone, self._news
+        return Head(segment, key, told, self._layers, self._key, alone, *sizes, self.quicker, news)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -98,6 +99,7 @@ class Board:
         self._nearby: list[Nearby] = []
         self._stale = True
         self._watch: tuple[Layers, Watch] | None = None  # of all keys, by whose cache
+        self._is_news = False  # it has just told, and nobody has looked since
         self._stopped = False
 
     def follow(
@@ -136,7 +138,7 @@ class Board:
 
     def begin_round(self) -> None:
         """Whatever is asked next is to be looked up again."""
-        self._stale = True
+        self._stale, self._is_news = True, False
 
     def lengths(self, number: int) -> tuple[ShardLengths | None, float]:
         """What is said of the shard that was followed as this number, and since when it is, in seconds."""
@@ -188,13 +190,20 @@ class Board:
             self._watch = layers, layers.watch(self._keys)
         if self._stopped:
             return False
+        self._is_news = False
         try:
-            return self._watch[1].wait(min(timeout_s, _TOGETHER_S))
+            self._is_news = self._watch[1].wait(min(timeout_s, _TOGETHER_S))
+            return self._is_news
         except TailraceError:
             return None
         finally:
             if not layers.far:  # perhaps hints are raised here by now, and the next sleep is a cheaper one
                 self._look()
+
+    def news(self) -> bytes | None:
+        """The lengths of the only shard, if they have just come along with the news that ended a wait. Once."""
+        is_news, self._is_news = self._is_news, False
+        return self._watch[1].value(0) if is_news and self._watch is not None and self.is_small() else None
 
     def stop(self) -> None:
         """Whoever waits returns, and nobody waits any more."""

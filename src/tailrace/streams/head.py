@@ -20,7 +20,8 @@ class Head:
     """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
     is the only one of its consumer. Else each gives back at once what it looks with: who follows many shards must not
     hold connections for each of them. `near_bytes`: the most it gives at once out of memory of this host; `far_bytes`:
-    so much it may give at once from elsewhere, even if less is asked for."""
+    so much it may give at once from elsewhere, even if less is asked for. `news`: the lengths, if somebody has just
+    heard them."""
 
     def __init__(
         self,
@@ -33,10 +34,11 @@ class Head:
         near_bytes: int,
         far_bytes: int,
         quicker: Quicker,
+        news: Callable[[], bytes | None],
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
         self._alone, self._near_bytes, self._far_bytes = alone, near_bytes, far_bytes
-        self._is_near, self._quicker = True, quicker
+        self._is_near, self._quicker, self._news = True, quicker, news
         self._follower: Follower | None = None
         self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
@@ -53,6 +55,8 @@ class Head:
         follower, found = self._follower, None
         bytes_max = min(bytes_max, self._near_bytes) if self._is_near else max(bytes_max, self._far_bytes)
         if follower is not None and follower.holds:
+            if not self._is_near and (lengths := self._news()) is not None:
+                follower.overhear(lengths)
             found = follower.glance(entry, start, bytes_max)
         if found is None and (follower is None or not follower.holds):  # the time of what it holds is over
             follower = self._hold()

@@ -31,6 +31,10 @@ class Watch(Protocol):
         """Whether there was news; a TailraceError where it cannot be had now."""
         ...
 
+    def value(self, number: int) -> bytes | None:
+        """Behind news, the lengths of this shard, counted as its key was given, if they came along with it."""
+        ...
+
     def stop(self) -> None: ...
 
 

@@ -65,6 +65,11 @@ class Shard:
     def tell(self, *lengths: SegmentLengths) -> None:
         self.set(LENGTHS, ShardLengths(lengths, next(versions)).encode())
 
+    def overhear(self) -> None:
+        lengths = self.client.get(LENGTHS)
+        assert lengths is not None
+        self.follower.overhear(lengths)
+
     def look(self, entry: int, bytes_max: int = 1 << 20, silent_s: float = 60.0) -> Records | None:
         found = self.follower.look(self.client, self.client, entry, self.ends[entry], bytes_max, silent_s)
         if found is None:
@@ -87,16 +92,24 @@ def shard(tmp_path: Path) -> Iterator[Shard]:
     flushes=st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=60), min_size=1, max_size=6),
     bytes_max=st.integers(3001, 20_000),
     ahead_bytes=st.sampled_from([0, 50_000]),
+    is_told=st.booleans(),
 )
 def test_every_message_comes_once_and_whole(
-    tmp_path_factory: pytest.TempPathFactory, flushes: list[list[int]], bytes_max: int, ahead_bytes: int
+    tmp_path_factory: pytest.TempPathFactory,
+    flushes: list[list[int]],
+    bytes_max: int,
+    ahead_bytes: int,
+    is_told: bool,
 ) -> None:
+    """`is_told`: whoever looks was woken by what has changed."""
     shard = Shard(tmp_path_factory.mktemp("cell"))
     shard.follower.ahead_bytes = ahead_bytes
     try:
         entry = 0
         for sizes in flushes:
             shard.append(sizes)
+            if is_told:
+                shard.overhear()
             while (batch := shard.look(entry, bytes_max)) is not None:
                 assert batch.count > 0
                 assert batch.end - batch.start <= bytes_max
@@ -325,6 +338,70 @@ def test_a_place_before_the_entries_that_it_has_is_looked_for_again(shard: Shard
         batch = shard.look(entry, 1000)
         assert batch is not None
         assert next(iter(batch.messages())).value == bytes([entry]) * 100
+
+
+@pytest.mark.parametrize(("ahead_bytes", "asked"), [(0, 1), (1 << 20, 2)])
+def test_where_questions_are_dear_the_end_is_one_question(shard: Shard, ahead_bytes: int, asked: int) -> None:
+    shard.append([100] * 20)
+    shard.follower.ahead_bytes = ahead_bytes
+    shard.cell.erase(chunk_key(INDEX, 0), (next(versions), 1, 0))
+    before = shard.client.stats()["hits"]
+    assert shard.look(10) is None
+    assert shard.client.stats()["hits"] - before == asked, "the lengths, and messages whose entries are not known yet"
+
+
+def test_the_end_that_does_not_fit_a_batch_is_no_single_question(shard: Shard) -> None:
+    shard.append([1000] * 20)
+    shard.follower.ahead_bytes = 1 << 20
+    shard.cell.erase(chunk_key(INDEX, 0), (next(versions), 1, 0))
+    before = shard.client.stats()["hits"]
+    assert shard.look(10, 4000) is None
+    assert shard.client.stats()["hits"] - before == 1, "the lengths alone"
+
+
+def test_messages_whose_entries_say_less_than_the_lengths_are_cut(shard: Shard) -> None:
+    """The lengths of the index are behind those of the data: what lies beyond belongs to messages that come later."""
+    shard.append([100] * 20)
+    shard.follower.ahead_bytes = 1 << 20
+    told = shard.lengths()
+    shard.tell(replace(told, index_cached=HEADER_BYTES + 12 * ENTRY_BYTES))
+    batch = shard.look(10)
+    assert batch is not None
+    assert (batch.count, batch.end) == (2, shard.ends[12])
+    shard.tell(told)
+    batch = shard.look(12)
+    assert batch is not None
+    assert (batch.count, batch.end) == (8, shard.ends[20])
+
+
+def test_messages_whose_entries_say_more_than_the_lengths_are_asked_for(shard: Shard) -> None:
+    shard.append([100] * 20)
+    shard.follower.ahead_bytes = 1 << 20
+    shard.tell(replace(shard.lengths(), data_cached=1150))
+    batch = shard.look(10)
+    assert batch is not None
+    assert (batch.count, batch.end) == (10, shard.ends[20])
+
+
+def test_lengths_that_were_overheard_are_not_asked_for(shard: Shard) -> None:
+    shard.append([10, 20])
+    shard.follower.ahead_bytes = 1 << 20
+    shard.overhear()
+    shard.cell.erase(LENGTHS, (next(versions), 1, 0))
+    batch = shard.look(0)
+    assert batch is not None
+    assert batch.count == 2
+    assert shard.follower.at_end
+    assert shard.look(0) is None, "only the next look has heard them"
+
+
+@pytest.mark.parametrize("wrong", [b"", b"?" * 92, b"?" * 5000])
+def test_lengths_that_were_overheard_and_are_none_say_nothing(shard: Shard, wrong: bytes) -> None:
+    shard.append([10, 20])
+    shard.follower.overhear(wrong)
+    batch = shard.look(0)
+    assert (batch is None) == (len(wrong) <= 284), "what cannot be lengths at all is not listened to"
+    assert shard.look(0) is not None
 
 
 def test_silence_makes_it_unsure(shard: Shard) -> None:

@@ -54,6 +54,22 @@ def test_bytes_that_do_not_count_are_no_news_and_all_others_are():
             assert watcher.wait(PATIENCE_S), value
 
 
+def test_what_is_news_comes_along_with_it():
+    with watched(b"a", b"b", skip=(0, 1)) as (made, watcher):
+        assert [watcher.value(number) for number in (0, 1, 2)] == [None, None, None]
+        made.cells[0].set(b"a", b"1one", (1, 1, 1))
+        wait_until(lambda: watcher.wait(PATIENCE_S) and watcher.value(0) == b"1one", "news of the first")
+        assert watcher.value(1) is None
+        made.cells[1].set(b"b", b"1two", (1, 1, 1))
+        wait_until(lambda: watcher.wait(PATIENCE_S) and watcher.value(1) == b"1two", "news of the second")
+        made.cells[0].set(b"a", b"2one", (2, 1, 1))
+        assert not watcher.wait(0.05)
+        assert watcher.value(0) == b"1one", "what does not count is no news"
+        made.cells[0].erase(b"a", (3, 1, 1))
+        assert watcher.wait(PATIENCE_S)
+        assert watcher.value(0) is None
+
+
 def test_whoever_waits_is_woken_by_stop_and_nobody_waits_any_more():
     with watched(b"a") as (made, watcher):
         made.cells[0].set(b"a", b"1", (1, 1, 1))

@@ -1,0 +1,40 @@
+from collections.abc import Callable
+
+from typing_extensions import Buffer
+
+from ._client import CellClient
+
+class Follower:
+    entries_max: int
+    ahead_bytes: int
+    @property
+    def told_end(self) -> int: ...
+    @property
+    def at_end(self) -> bool: ...
+    @property
+    def holds(self) -> bool: ...
+    def hold(self, lengths: CellClient, data: CellClient, for_s: float, deadline_s: float) -> None: ...
+    def let_go(self) -> None: ...
+    def overhear(self, raw: bytes) -> None: ...
+    def glance(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None: ...
+    def __init__(
+        self,
+        lengths_key: bytes,
+        segment: tuple[int, int, int],
+        index_key: bytes,
+        index_chunk: int,
+        data_key: bytes,
+        data_chunk: int,
+        header_bytes: int,
+        room: Callable[[int], Buffer],
+    ) -> None: ...
+    def look(
+        self,
+        lengths: CellClient,
+        data: CellClient,
+        entry: int,
+        start: int,
+        bytes_max: int,
+        silent_s: float = 1.0,
+        deadline_s: float = 0.5,
+    ) -> tuple[memoryview, memoryview] | None: ...
