@@ -156,7 +156,8 @@ def _check_commands(path: Path) -> None:
 
     # What a monitor told may just have run out, when it had no turn for that long.
     wait_until(lambda: all(hop.get("seen", {}).get("samples", 0) > 0 for hop in hops()), "what all of them have told")
-    assert " adds " in CliRunner().invoke(app, ["topology", "show", str(path), "--live"]).stdout
+    in_words = ["topology", "show", str(path), "--live"]
+    wait_until(lambda: " adds " in CliRunner().invoke(app, in_words).stdout, "the same in words")
     told = CliRunner().invoke(app, ["monitor", "s", "--world-file", str(path), "--for", "1s", "--json"])
     assert told.exit_code == 0, told.output
     (stream,) = json.loads(told.stdout)["streams"]
