@@ -47,7 +47,7 @@ clean:          ## remove what the other targets made
 	rm -f src/tailrace/native/_*.c src/tailrace/native/*.so
 
 # The environment is made anew when what it is made from changes.
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard src/tailrace/native/*.c src/tailrace/native/*.h src/tailrace/native/*.px[dy])
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard src/tailrace/native/*.c src/tailrace/native/*.h src/tailrace/native/*.pyx src/tailrace/native/*.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Tailrace needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

@@ -38,6 +38,7 @@ OWN_C = {
     "_sheets": ["sheets", "hints", "records", "checksum"],
     "_cell": CELL_C,
     "_client": CLIENT_C,
+    "_vigil": [],
     "_follower": ["checksum", "lengths", "records"],
     "_engine": ENGINE_C,
 }

@@ -21,7 +21,7 @@ from conftest import wait_until
 from tailrace.errors import Corrupt
 from tailrace.native import Packed, Packer, Records
 from tailrace.native.hints import Hints, Waiter
-from tailrace.native.sheets import PLACES, SHEETS_MAX, Notice, SheetReader, Sheets, Vigil, reap
+from tailrace.native.sheets import PLACES, SHEETS_MAX, Notice, SheetReader, Sheets, SheetVigil, reap
 
 KIB, MIB = 1 << 10, 1 << 20
 SHEET_BYTES, ENTRIES_AT = 1 * MIB, 768 * KIB
@@ -293,9 +293,9 @@ class Bell:
         self.hints.raise_(7)
 
 
-def vigil_of(shard: Shard, bell: Bell, *, bytes_max: int = 100_000, streams: bool = True) -> Vigil[Records]:
+def vigil_of(shard: Shard, bell: Bell, *, bytes_max: int = 100_000, streams: bool = True) -> SheetVigil[Records]:
     begin = ("s", 3, CREATED_US, 0, 0, bytes_max, 0.5)
-    return Vigil(shard.reader(), bell.waiter, Records, *begin, drained=False, streams=streams)
+    return SheetVigil(shard.reader(), bell.waiter, Records, *begin, drained=False, streams=streams)
 
 
 def values_in(batch: Records | None) -> list[bytes]:
@@ -347,7 +347,7 @@ def test_a_vigil_ends_when_it_is_stopped_its_patience_is_over_or_others_must_tel
     assert values_in(vigil.next(30.0)) == [b"one", b"two"]
     assert vigil.next(30.0) is None, "it does not wait any more"
     with pytest.raises(TypeError, match="they are records"):
-        Vigil(shard.reader(), bell.waiter, bytes, "s", 0, 0, 0, 0, 1, 1.0, drained=False, streams=True)  # type: ignore[type-var]
+        SheetVigil(shard.reader(), bell.waiter, bytes, "s", 0, 0, 0, 0, 1, 1.0, drained=False, streams=True)  # type: ignore[type-var]
 
 
 def test_a_vigil_that_is_relieved_gives_nothing_more(shard: Shard, tmp_path: Path) -> None:

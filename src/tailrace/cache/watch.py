@@ -38,9 +38,10 @@ class Watch:
         except ConnectionError as seen:
             raise self._fail(str(seen)) from seen
 
-    def value(self, number: int) -> bytes | None:
-        """What this key had when there was last news, by one backend's word; None: nothing that is known."""
-        return None if self._native is None else self._native.value(number)
+    @property
+    def native(self) -> Watcher | None:
+        """What sleeps, for those who wait without a call through Python; None: there is none, wait() looks for one."""
+        return self._native
 
     def stop(self) -> None:
         """Whoever waits returns. Safe in a signal handler."""

@@ -27,6 +27,10 @@ cdef extern from "cell_link.h" nogil:
     ctypedef struct tr_link:
         pass
 
+cdef extern from "cell_watch.h" nogil:
+    ctypedef struct tr_watch:
+        pass
+
 cdef extern from "cell_client.h" nogil:
     ctypedef enum tr_key_state:
         TR_KEY_TAKE
@@ -92,3 +96,10 @@ cdef class CellClient:
                         int64_t *sizes) except -1
     cdef int64_t fetch(self, bytes key, uint8_t *room, uint64_t room_bytes, uint64_t deadline_ns) except -2
     cdef int64_t gather(self, const parts_run *runs, uint32_t runs_count, uint64_t deadline_ns) except -2
+
+
+cdef class Watcher:
+    cdef tr_watch *watch
+    cdef bint busy
+
+    cdef int sleep(self, double timeout_s) except -1

@@ -97,8 +97,6 @@ cdef extern from "cell_watch.h" nogil:
         TR_WATCH_NEWS
         TR_WATCH_INTERRUPTED
         TR_WATCH_BROKEN
-    ctypedef struct tr_watch:
-        pass
     int tr_watch_open(tr_watch **opened, const tr_slice *keys, const uint32_t *places, uint32_t count,
                       uint64_t skip_begin, uint64_t skip_end)
     void tr_watch_close(tr_watch *watch)
@@ -652,8 +650,6 @@ cdef class CellClient:
 cdef class Watcher:
     """Sleeps until one of these keys has another value, as the engine of the backend at its place tells. Bytes of values
     from `skip[0]` to `skip[1]` do not count. Belongs to one thread at a time, but for `stop`."""
-    cdef tr_watch *watch
-    cdef bint busy
 
     def __cinit__(self, list keys not None, list places not None, skip=(0, 0)):
         cdef Py_ssize_t count = len(keys), i
@@ -702,6 +698,12 @@ cdef class Watcher:
     def wait(self, double timeout_s):
         """Whether there was news; False after the time, after a signal, and once stopped. The first answer counts as
         news. ConnectionError: there will be none here any more."""
+        cdef int state = self.sleep(timeout_s)
+        if state == TR_WATCH_BROKEN:
+            raise ConnectionError("the engine is gone, or its cell has changed hands; watch anew")
+        return state == TR_WATCH_NEWS
+
+    cdef int sleep(self, double timeout_s) except -1:
         cdef int state
         cdef uint64_t timeout_ns = <uint64_t> (min(max(timeout_s, 0.0), 1e6) * 1e9)
         if self.busy:
@@ -712,9 +714,7 @@ cdef class Watcher:
                 state = tr_watch_wait(self.watch, timeout_ns)
         finally:
             self.busy = False
-        if state == TR_WATCH_BROKEN:
-            raise ConnectionError("the engine is gone, or its cell has changed hands; watch anew")
-        return state == TR_WATCH_NEWS
+        return state
 
     def value(self, uint32_t number):
         """What this key had when there was last news, by one backend's word; None: nothing that is known."""

@@ -1,8 +1,18 @@
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Protocol, TypeVar
 
 from typing_extensions import Buffer
 
-from ._client import CellClient
+from ._client import CellClient, Watcher
+from ._core import Records
+from ._vigil import Vigil
+
+_B = TypeVar("_B", bound=Records)
+_Source = TypeVar("_Source")
+
+class _Lock(Protocol):
+    def acquire(self, blocking: bool, /) -> bool: ...
+    def release(self) -> None: ...
 
 class Follower:
     entries_max: int
@@ -38,3 +48,22 @@ class Follower:
         silent_s: float = 1.0,
         deadline_s: float = 0.5,
     ) -> tuple[memoryview, memoryview] | None: ...
+
+class HeadVigil(Vigil[_B]):
+    def __init__(
+        self,
+        follower: Follower,
+        watcher: Watcher,
+        reading: _Lock,
+        renew: Callable[[], bool],
+        batch: type[_B],
+        stream: str,
+        shard: int,
+        created_us: int,
+        entry: int,
+        position: int,
+        bytes_max: int,
+        patience_s: float,
+        counts: MutableMapping[_Source, int],
+        source: _Source,
+    ) -> None: ...

@@ -5,12 +5,19 @@ Invariant: what it gives is what the files have; of what it is unsure it says no
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from tailrace.native._client cimport CellClient, parts_run, run_of
+from tailrace.native._client cimport CellClient, Watcher, parts_run, run_of
+from tailrace.native._core cimport Records
+from tailrace.native._vigil cimport Vigil
+
+cdef extern from "cell_watch.h" nogil:
+    enum:
+        TR_WATCH_NEWS
 
 cdef extern from "lengths.h" nogil:
     ctypedef struct tr_segment_lengths:
@@ -341,3 +348,62 @@ cdef class Follower:
             self.window = memoryview(window)[span.skip:span.skip + size]
             self.window_entry, self.window_count = entry, count
         return found
+
+
+cdef tuple _NO_ARGUMENTS = ()
+
+
+cdef class HeadVigil(Vigil):
+    """Of a shard whose cache is on another host: the watcher of its lengths tells of news, and the follower looks. It begins
+    where there is nothing more, and is over where there is more than comes at once.
+
+    `reading`: a lock that whoever looks must have, or the look is left to others. `renew`: gives the follower something
+    to look with again, when the time of what it holds is over; whether it did. `counts[source]` grows by the bytes that
+    come."""
+    cdef Follower follower
+    cdef Watcher watcher
+    cdef object reading, renew, counts, source
+
+    def __cinit__(self, Follower follower not None, Watcher watcher not None, reading not None, renew not None,
+                  type batch not None, str stream not None, int32_t shard, uint64_t created_us, uint64_t entry, uint64_t position,
+                  uint64_t bytes_max, double patience_s, counts not None, source):
+        self.begin(batch, stream, shard, created_us, entry, position, bytes_max, patience_s)
+        self.follower, self.watcher, self.reading, self.renew = follower, watcher, reading, renew
+        self.counts, self.source = counts, source
+        self.drained = True
+
+    cdef bint wait(self, double timeout_s) except -1:
+        if not self.began_ns:
+            self.began_ns = _after(0.0)
+        # One that is broken says nothing here: whoever waits by the long way hears of it.
+        return self.watcher.sleep(timeout_s) == TR_WATCH_NEWS
+
+    cdef Records look(self):
+        self.at_end = False
+        if not self.reading.acquire(False):
+            return None
+        try:
+            return None if self.over else self.look_alone()
+        finally:
+            self.reading.release()
+
+    cdef Records look_alone(self):
+        cdef Records batch
+        lengths = self.watcher.value(0)
+        if lengths is not None:
+            self.follower.overhear(lengths)
+        found = self.follower.glance(self.entry, self.position, self.bytes_max)
+        if found is None and not self.follower.holds and self.renew():
+            found = self.follower.glance(self.entry, self.position, self.bytes_max)
+        if found is None:
+            self.at_end = self.follower.at_end
+            return None
+        index, data = found
+        batch = <Records> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
+        batch.lay(self.stream, self.shard, self.position, index, data, True, False)
+        if not batch.count:
+            return None  # what is wrong with it, the long way must tell
+        self.counts[self.source] += len(index) + len(data)
+        self.entry, self.position = self.entry + batch.count, batch._end
+        self.at_end = self.follower.at_end and <Py_ssize_t> (batch.count * TR_ENTRY_BYTES) == len(index)
+        return batch

@@ -1,9 +1,10 @@
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from typing_extensions import Buffer
 
 from ._core import Block, Records
 from ._hints import Hints, Waiter
+from ._vigil import Vigil
 
 _B = TypeVar("_B", bound=Records)
 
@@ -61,17 +62,7 @@ class SheetReader:
         self, kind: type[_B], stream: str, shard: int, created_us: int, entry: int, position: int, bytes_max: int
     ) -> _B | None: ...
 
-class Vigil(Generic[_B]):
-    @property
-    def created_us(self) -> int: ...
-    @property
-    def entry(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def waited_s(self) -> float: ...
-    @property
-    def drained(self) -> bool: ...
+class SheetVigil(Vigil[_B]):
     def __init__(
         self,
         reader: SheetReader,
@@ -88,13 +79,3 @@ class Vigil(Generic[_B]):
         drained: bool,
         streams: bool,
     ) -> None: ...
-    def relieve(self) -> tuple[int, int, int]: ...
-    def next(self, timeout_s: float) -> _B | None: ...
-
-class Watchman(Generic[_B]):
-    _vigil: Vigil[_B] | None
-    _kept: _B | None
-    _stopped: bool
-    def poll(self, timeout_s: float = 0.0) -> _B | None: ...
-    def _poll(self, timeout_s: float) -> _B | None: ...
-    def _watch(self, vigil: Vigil[_B], timeout_s: float) -> _B | None: ...

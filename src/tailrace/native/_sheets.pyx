@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's, `Vigil` its
-shortest way to what comes next, and `Watchman` whoever goes that way while there is one."""
+"""The thin binding of sheets: see sheets.h. `Sheets` is the producer's end, `SheetReader` a consumer's, and `SheetVigil`
+its shortest way to what comes next."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.object cimport PyObject, PyTypeObject
@@ -12,6 +12,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from tailrace.native._core cimport Block, Records
 from tailrace.native._hints cimport TR_HINT_SLOTS, Hints, Waiter, tr_hint_slot
+from tailrace.native._vigil cimport Vigil
 from tailrace.native.notice cimport TR_NOTICE_CAPSULE, tr_notice
 
 import errno
@@ -393,126 +394,34 @@ cdef Block _copied(const uint8_t *data, uint64_t length, const tr_entry *entries
 cdef tuple _NO_ARGUMENTS = (), _NO_BYTES = (0,)
 
 
-cdef class Vigil:
-    """A consumer that waits for its one shard's next messages, and has no other shard to look at: wait, look and make a
-    batch in one call. Hundreds wake together, each into an interpreter that has gone cold: what they do before they
-    have their message, all that wake after them wait for, too.
-
-    It goes on from the entry at `position` of the segment that was begun at `created_us`; `batch` is the class of its
-    batches. `drained`: there is nothing more before the next hint. `streams`: whether it goes on while there is."""
+cdef class SheetVigil(Vigil):
+    """Of a shard whose producer has what comes next in memory of this host, and raises the waiter's hint itself. It goes on
+    from the entry at `position` of the segment that was begun at `created_us`."""
     cdef SheetReader reader
     cdef Waiter waiter
-    cdef type batch
-    cdef str stream
-    cdef int32_t shard
-    cdef uint64_t bytes_max
-    cdef double patience_s
-    cdef bint streams, over
-    cdef readonly bint drained
-    cdef readonly uint64_t created_us, entry, position
-    cdef readonly double waited_s  # of the last next() that found nothing
 
     def __cinit__(self, SheetReader reader not None, Waiter waiter not None, type batch not None, str stream not None,
                   int32_t shard, uint64_t created_us, uint64_t entry, uint64_t position, uint64_t bytes_max,
                   double patience_s, *, bint drained, bint streams):
-        if not issubclass(batch, Records):
-            raise TypeError(f"batches of {batch}; they are records")
-        self.reader, self.waiter, self.batch, self.stream, self.shard = reader, waiter, batch, stream, shard
-        self.created_us, self.entry, self.position, self.bytes_max = created_us, entry, position, bytes_max
-        self.patience_s, self.drained, self.streams = patience_s, drained, streams
+        self.begin(batch, stream, shard, created_us, entry, position, bytes_max, patience_s)
+        self.reader, self.waiter, self.drained, self.streams = reader, waiter, drained, streams
 
-    @classmethod
-    def __class_getitem__(cls, batch):  # for annotations
-        return cls
+    cdef bint wait(self, double timeout_s) except -1:
+        cdef bint raised = self.waiter.raised(timeout_s, self.waiter.near)
+        if not self.began_ns:
+            self.began_ns = self.waiter.sleeper.began_ns
+        return raised
 
-    def relieve(self):
-        """(created_us, entry, position) where it has come to. From here on it gives nothing, also not to somebody who
-        waits for it in another thread."""
-        self.over = True
-        return self.created_us, self.entry, self.position
-
-    def next(self, double timeout_s):
-        """The next batch; None: none came within the time or its patience, or other ways must tell. Then this one is
-        over. OSError: this kernel has no such wait."""
-        return self.take(timeout_s)
-
-    cdef Records take(self, double timeout_s):
-        cdef uint64_t began_ns = 0
-        cdef double left_s = min(timeout_s, self.patience_s)
-        cdef bint raised
-        cdef Records batch
-        self.waited_s = 0.0
-        while self.streams or self.drained:
-            if self.drained:
-                if left_s <= 0:
-                    break
-                raised = self.waiter.raised(left_s, self.waiter.near)
-                if not began_ns:
-                    began_ns = self.waiter.sleeper.began_ns
-                if not raised:
-                    break
-            if self.over:
-                break
-            batch = self.reader.take(self.batch, self.stream, self.shard, self.created_us, self.entry, self.position,
-                                     self.bytes_max)
-            if self.over:  # making objects may have let another thread in
-                break
-            if batch is None:
-                if not self.reader.at_end:
-                    break
-                # A hint that came before what it told of was read, or of another stream: there is no more than we have.
-                self.drained = True
-                if began_ns:
-                    left_s = min(timeout_s, self.patience_s) - (now_ns() - began_ns) / 1e9
-                continue
+    cdef Records look(self):
+        cdef Records batch = self.reader.take(self.batch, self.stream, self.shard, self.created_us, self.entry,
+                                              self.position, self.bytes_max)
+        self.at_end = self.reader.at_end
+        if batch is not None and not self.over:
             if self.reader.created_us != self.created_us:
                 # On into the next segment, without a look at its files: hundreds would open them at the same moment.
                 self.created_us, self.entry = self.reader.created_us, 0
             self.entry, self.position = self.entry + batch.count, batch._end
-            self.drained = self.reader.at_end
-            return batch
-        if began_ns:
-            self.waited_s = (now_ns() - began_ns) / 1e9
-        return None
-
-
-cdef class Watchman:
-    """Whoever is polled for batches: by a vigil while there is one, else by `_poll`, the long way. `_kept`: a batch that
-    was read and not handed out; it comes first. `_stopped`: nothing more is handed out."""
-    cdef public Vigil _vigil
-    cdef public object _kept
-    cdef public bint _stopped
-
-    @classmethod
-    def __class_getitem__(cls, batch):  # for annotations
-        return cls
-
-    def poll(self, double timeout_s=0.0):
-        """The next batch; None if none came within the time."""
-        cdef Vigil vigil = self._vigil
-        cdef Records batch
-        if vigil is not None:
-            batch = self.keep(vigil, timeout_s)
-            if batch is not None:
-                return batch
-            timeout_s -= vigil.waited_s
-        return self._poll(timeout_s)
-
-    def _watch(self, Vigil vigil not None, double timeout_s):
-        """The next batch from the memory of a producer of this host, which wakes us itself. None: the vigil is over."""
-        return self.keep(vigil, timeout_s)
-
-    cdef Records keep(self, Vigil vigil, double timeout_s):
-        cdef Records batch
-        if self._kept is None and not self._stopped:
-            try:
-                batch = vigil.take(timeout_s)
-                if batch is not None:
-                    return batch
-            except OSError:
-                self._waiter = None  # this kernel has no such wait
-        self._vigil = None
-        return None
+        return batch
 
 
 @cython.no_gc  # a reader refers to nothing; and what holds a sheet must not be cleared before it lets go

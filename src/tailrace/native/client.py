@@ -15,7 +15,7 @@ from ._client import (
     pack,
     replicas_of,
 )
-from ._follower import Follower
+from ._follower import Follower, HeadVigil
 
 __all__ = [
     "KIND_CAS",
@@ -28,6 +28,7 @@ __all__ = [
     "Couriers",
     "Delivery",
     "Follower",
+    "HeadVigil",
     "Watcher",
     "pack",
     "replicas_of",

@@ -11,6 +11,7 @@ from ..errors import TailraceError
 from ..files.chunks import file_key
 from ..files.lengths import ShardLengths, hint_slot, late_slot, lengths_key
 from ..model.message_file import Track as TrackName
+from ..native.client import Watcher
 from ..native.hints import Hints, Waiter
 from .head import Head
 from .in_place import Nearby
@@ -55,7 +56,7 @@ class Followed:
         """`nearby`: what can be read in place, if anything."""
         self.nearby, self._near_bytes, self._far_bytes = nearby, near_bytes, far_bytes
         self._shard, self._incarnation, self._layers, self._clock = shard, incarnation, layers, clock
-        self._lengths, self._alone, self._news = partial(board.lengths, number), board.is_small, board.news
+        self._lengths, self._alone = partial(board.lengths, number), board.is_small
         self.quicker = Quicker()
 
     def told(self) -> tuple[ShardLengths | None, float]:
@@ -79,8 +80,7 @@ class Followed:
     def head(self, segment: Segment) -> Head:
         key = lengths_key(self._incarnation, self._shard)
         sizes = self._near_bytes, self._far_bytes
-        told, alone, news = self.told, self._alone, self._news
-        return Head(segment, key, told, self._layers, self._key, alone, *sizes, self.quicker, news)
+        return Head(segment, key, self.told, self._layers, self._key, self._alone, *sizes, self.quicker)
 
     def _key(self, file: str, chunk_bytes: int) -> bytes:
         return file_key(self._incarnation, self._shard, file, chunk_bytes)
@@ -99,7 +99,6 @@ class Board:
         self._nearby: list[Nearby] = []
         self._stale = True
         self._watch: tuple[Layers, Watch] | None = None  # of all keys, by whose cache
-        self._is_news = False  # it has just told, and nobody has looked since
         self._stopped = False
 
     def follow(
@@ -138,7 +137,7 @@ class Board:
 
     def begin_round(self) -> None:
         """Whatever is asked next is to be looked up again."""
-        self._stale, self._is_news = True, False
+        self._stale = True
 
     def lengths(self, number: int) -> tuple[ShardLengths | None, float]:
         """What is said of the shard that was followed as this number, and since when it is, in seconds."""
@@ -190,20 +189,19 @@ class Board:
             self._watch = layers, layers.watch(self._keys)
         if self._stopped:
             return False
-        self._is_news = False
         try:
-            self._is_news = self._watch[1].wait(min(timeout_s, _TOGETHER_S))
-            return self._is_news
+            return self._watch[1].wait(min(timeout_s, _TOGETHER_S))
         except TailraceError:
             return None
         finally:
             if not layers.far:  # perhaps hints are raised here by now, and the next sleep is a cheaper one
                 self._look()
 
-    def news(self) -> bytes | None:
-        """The lengths of the only shard, if they have just come along with the news that ended a wait. Once."""
-        is_news, self._is_news = self._is_news, False
-        return self._watch[1].value(0) if is_news and self._watch is not None and self.is_small() else None
+    def watcher(self) -> Watcher | None:
+        """What wait() sleeps on, if it is for a single shard and by a cache on another host; None: wait by wait()."""
+        if self._watch is None or self._stopped or not self.is_small() or not self._watch[0].far:
+            return None
+        return self._watch[1].native if self._watch[0] is self._reached() else None
 
     def stop(self) -> None:
         """Whoever waits returns, and nobody waits any more."""

@@ -16,8 +16,9 @@ from typing import Self
 from ..config import ConsumerConfig
 from ..env import Clock, SystemClock
 from ..errors import Closed, ConfigError, Corrupt, FileProblem
+from ..native.client import Watcher
 from ..native.hints import Waiter
-from ..native.sheets import Watchman
+from ..native.vigil import Watchman
 from .batch import Batch
 from .board import Board
 from .lodging import Moves
@@ -235,6 +236,15 @@ class Consumer(Watchman[Batch]):
                 return
             self._drained = tail.drained
             self._streaming = not self._drained and streams
+            if self._drained and not self._ends and (watcher := self._far_watcher()) is not None:
+                self._vigil = tail.watch_from_afar(watcher, self._reading, _SOON_S)
+                self._drained = self._vigil is None
+
+    def _far_watcher(self) -> Watcher | None:
+        """What a consumer of another host than the cache sleeps on; None: it sleeps on hints, or on nothing."""
+        if self._board is None or not isinstance(self._clock, SystemClock):
+            return None
+        return self._board.watcher() if self._waiter is None or not self._board.sleep_s_max() else None
 
     def _hand_out(self) -> Batch:
         batch, self._kept = self._kept, None

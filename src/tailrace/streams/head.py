@@ -20,8 +20,7 @@ class Head:
     """Of one segment. `key`: what the chunks of one of its files have as theirs, by name and size. `alone`: whether it
     is the only one of its consumer. Else each gives back at once what it looks with: who follows many shards must not
     hold connections for each of them. `near_bytes`: the most it gives at once out of memory of this host; `far_bytes`:
-    so much it may give at once from elsewhere, even if less is asked for. `news`: the lengths, if somebody has just
-    heard them."""
+    so much it may give at once from elsewhere, even if less is asked for."""
 
     def __init__(
         self,
@@ -34,11 +33,10 @@ class Head:
         near_bytes: int,
         far_bytes: int,
         quicker: Quicker,
-        news: Callable[[], bytes | None],
     ) -> None:
         self._segment, self._lengths_key, self._told, self._layers, self._key = segment, lengths_key, told, layers, key
-        self._alone, self._near_bytes, self._far_bytes = alone, near_bytes, far_bytes
-        self._is_near, self._quicker, self._news = True, quicker, news
+        self._alone, self._near_bytes, self.far_bytes = alone, near_bytes, far_bytes
+        self._is_near, self._quicker = True, quicker
         self._follower: Follower | None = None
         self._entries_max: int | None = None
         self._grip: tuple[Layers, Grip] | None = None  # on the caches that are looked at
@@ -53,10 +51,8 @@ class Head:
     def look(self, entry: int, start: int, bytes_max: int) -> tuple[memoryview, memoryview] | None:
         """Entries from this one on, and the data of all of them; None: the long way must tell, unless `at_end`."""
         follower, found = self._follower, None
-        bytes_max = min(bytes_max, self._near_bytes) if self._is_near else max(bytes_max, self._far_bytes)
+        bytes_max = min(bytes_max, self._near_bytes) if self._is_near else max(bytes_max, self.far_bytes)
         if follower is not None and follower.holds:
-            if not self._is_near and (lengths := self._news()) is not None:
-                follower.overhear(lengths)
             found = follower.glance(entry, start, bytes_max)
         if found is None and (follower is None or not follower.holds):  # the time of what it holds is over
             follower = self._hold()
@@ -70,6 +66,16 @@ class Head:
         if not self._alone():
             self.rest()
         return found
+
+    def lookout(self) -> tuple[Follower, Layers] | None:
+        """Who looks on from the end of what there is, and at whose cache; None: nobody, or it is on this host."""
+        if self._follower is None or self._grip is None or self._is_near or not self.at_end:
+            return None
+        return self._follower, self._grip[0]
+
+    def renew(self, layers: Layers) -> bool:
+        """Give who looks out something to look with; whether it is at the same cache."""
+        return self._hold() is not None and self._grip is not None and self._grip[0] is layers
 
     def rest(self) -> None:
         """Nobody looks for a while: give back what others may need."""

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from ..files.chunks import ChunkCache
 from ..files.lengths import LengthCache
-from ..native.client import Follower
+from ..native.client import Follower, Watcher
 
 Source = Literal["in_place", "relaxed", "consistent", "durable", "ambassador"]
 
@@ -31,8 +31,9 @@ class Watch(Protocol):
         """Whether there was news; a TailraceError where it cannot be had now."""
         ...
 
-    def value(self, number: int) -> bytes | None:
-        """Behind news, the lengths of this shard, counted as its key was given, if they came along with it."""
+    @property
+    def native(self) -> Watcher | None:
+        """What sleeps, for those who wait without a call through Python; None: there is none, or none that would do."""
         ...
 
     def stop(self) -> None: ...

@@ -91,8 +91,9 @@ class NearWatch:
         except TailraceError:
             return self._home.wait(timeout_s)
 
-    def value(self, number: int) -> bytes | None:
-        """Lengths in this host's memory cost nothing to read."""
+    @property
+    def native(self) -> None:
+        """There are two, and which of them tells is decided for each wait."""
         return None
 
     def stop(self) -> None:

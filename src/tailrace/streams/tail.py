@@ -6,18 +6,22 @@ Invariants:
 - It holds two open files and one window of entries, however long the shard is.
 """
 
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 from ..env import Clock
 from ..errors import Corrupt, FileMissing, PositionRetired, StreamMissing
 from ..files import FileLength, Files
 from ..native import ENTRY_BYTES, count_to_position, entry_at
+from ..native.client import HeadVigil, Watcher
 from ..native.hints import Waiter
-from ..native.sheets import Vigil
+from ..native.sheets import SheetVigil
+from ..native.vigil import Vigil
 from .batch import Batch
 from .board import Followed
 from .catalog import Catalog
@@ -261,7 +265,7 @@ class ShardTail:
         nearby = self._nearby
         if nearby is None or nearby.reader is None or not self.was_shown:
             return None
-        self._vigil = Vigil(
+        self._vigil = SheetVigil(
             nearby.reader,
             waiter,
             Batch,
@@ -274,6 +278,29 @@ class ShardTail:
             patience_s,
             drained=self.shown_all,
             streams=streams,
+        )
+        return self._vigil
+
+    def watch_from_afar(self, watcher: Watcher, reading: threading.Lock, patience_s: float) -> Vigil[Batch] | None:
+        """The same, right after a batch out of a cache on another host that was all there was."""
+        if self._head is None or not self.drained or (lookout := self._head.lookout()) is None:
+            return None
+        follower, layers = lookout
+        self._vigil = HeadVigil(
+            follower,
+            watcher,
+            reading,
+            partial(self._head.renew, layers),
+            Batch,
+            self.stream,
+            self.shard,
+            self._created_us,
+            self._entry,
+            self._position,
+            self._head.far_bytes,
+            patience_s,
+            layers.bytes_from,
+            layers.nearest,
         )
         return self._vigil
 
