@@ -48,7 +48,7 @@ cdef class Vigil:
         cdef double left_s = min(timeout_s, self.patience_s)
         cdef Records batch
         self.waited_s, self.began_ns = 0.0, 0
-        while self.streams or self.drained:
+        while not self.over and (self.streams or self.drained):
             if self.drained and (left_s <= 0 or not self.wait(left_s)):
                 break
             if self.over:
