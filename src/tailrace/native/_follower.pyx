@@ -145,7 +145,8 @@ cdef class Follower:
         # Entries whose messages do not fit the batch would be read once more by the next look: so about as many as do.
         wanted = bytes_max // self.typical_bytes + 1 if self.typical_bytes else <uint64_t> _ENTRIES_FIRST
         wanted = min(wanted, <uint64_t> _ENTRIES_MAX)
-        overheard, self.overheard = self.overheard, False
+        overheard = self.overheard and now_ns <= self.heard_ns + <uint64_t> _TOLD_NS
+        self.overheard = False
         if not overheard and (
                 not self.ahead_bytes or not self.known or now_ns > self.heard_ns + <uint64_t> _TOLD_NS or
                 self.fresh() <= entry + wanted):  # of the last one it must be certain that it is
@@ -206,8 +207,9 @@ cdef class Follower:
     cdef object read_end(self, CellClient data, uint64_t entry, uint64_t count, uint64_t offset, uint64_t deadline_ns):
         """The last entries that were told of into the window, and what the segment's data have from here on; None: the
         cache does not have it all."""
-        cdef _Span index = self.span(self.header_bytes + entry * TR_ENTRY_BYTES, count * TR_ENTRY_BYTES, self.index_chunk)
-        cdef _Span content = self.span(offset, self.told.data_cached - offset, self.data_chunk)
+        cdef uint64_t index_bytes = count * TR_ENTRY_BYTES, content_bytes = self.told.data_cached - offset
+        cdef _Span index = self.span(self.header_bytes + entry * TR_ENTRY_BYTES, index_bytes, self.index_chunk)
+        cdef _Span content = self.span(offset, content_bytes, self.data_chunk)
         cdef Py_buffer index_view, content_view
         cdef parts_run[2] runs
         self.forget_entries()
@@ -219,18 +221,18 @@ cdef class Follower:
             PyObject_GetBuffer(found, &content_view, PyBUF_WRITABLE)
             try:
                 runs[0] = run_of(self.index_key, index.first, index.count, <uint8_t *> index_view.buf, self.index_chunk,
-                                  index.last_bytes)
+                                 index.last_bytes)
                 runs[1] = run_of(self.data_key, content.first, content.count, <uint8_t *> content_view.buf,
-                                  self.data_chunk, content.last_bytes)
+                                 self.data_chunk, content.last_bytes)
                 if data.gather(runs, 2, deadline_ns) < 0:
                     return None
             finally:
                 PyBuffer_Release(&content_view)
         finally:
             PyBuffer_Release(&index_view)
-        self.window = memoryview(window)[index.skip:index.skip + count * TR_ENTRY_BYTES]
+        self.window = memoryview(window)[index.skip:index.skip + index_bytes]
         self.window_entry, self.window_count = entry, count
-        return memoryview(found)[content.skip:content.skip + self.told.data_cached - offset]
+        return memoryview(found)[content.skip:content.skip + content_bytes]
 
     cdef _Span span(self, uint64_t offset, uint64_t size, uint64_t chunk_bytes) noexcept:
         cdef _Span span
@@ -389,6 +391,7 @@ cdef class HeadVigil(Vigil):
 
     cdef Records look_alone(self):
         cdef Records batch
+        cdef uint64_t size, index_size
         lengths = self.watcher.value(0)
         if lengths is not None:
             self.follower.overhear(lengths)
@@ -401,9 +404,10 @@ cdef class HeadVigil(Vigil):
         index, data = found
         batch = <Records> (<PyTypeObject *> self.batch).tp_new(self.batch, <PyObject *> _NO_ARGUMENTS, NULL)
         batch.lay(self.stream, self.shard, self.position, index, data, True, False)
-        if not batch.count:
+        size, index_size = len(data), len(index)
+        if self.over or not batch.count:
             return None  # what is wrong with it, the long way must tell
-        self.counts[self.source] += len(index) + len(data)
         self.entry, self.position = self.entry + batch.count, batch._end
-        self.at_end = self.follower.at_end and <Py_ssize_t> (batch.count * TR_ENTRY_BYTES) == len(index)
+        self.at_end = self.follower.at_end and <uint64_t> batch.count * TR_ENTRY_BYTES == index_size
+        self.counts[self.source] += index_size + size
         return batch

@@ -416,7 +416,9 @@ cdef class SheetVigil(Vigil):
         cdef Records batch = self.reader.take(self.batch, self.stream, self.shard, self.created_us, self.entry,
                                               self.position, self.bytes_max)
         self.at_end = self.reader.at_end
-        if batch is not None and not self.over:
+        if self.over:
+            return None
+        if batch is not None:
             if self.reader.created_us != self.created_us:
                 # On into the next segment, without a look at its files: hundreds would open them at the same moment.
                 self.created_us, self.entry = self.reader.created_us, 0

@@ -54,12 +54,10 @@ cdef class Vigil:
             if self.over:
                 break
             batch = self.look()
-            if self.over:  # making objects may have let another thread in
-                break
             if batch is not None:
                 self.drained = self.at_end
                 return batch
-            if not self.at_end:
+            if self.over or not self.at_end:
                 break
             # News that came before what it told of was read, or of another stream: there is no more than we have.
             self.drained = True
@@ -74,7 +72,8 @@ cdef class Vigil:
         raise AssertionError("each kind of vigil has its own way")
 
     cdef Records look(self):
-        """What is next, and whether that is all for certain. It has come so much further then, unless it is over."""
+        """What is next, and whether that is all for certain. It has come so much further then. Making objects may let
+        another thread in: what was found and not yet gone by when this one is over is left to others."""
         raise AssertionError("each kind of vigil has its own way")
 
 
@@ -111,9 +110,11 @@ cdef class Watchman:
                 batch = vigil.take(timeout_s)
             except OSError:
                 self._waiter = None  # this kernel has no such wait
-            if self._stopped:
-                self.close()  # it was called meanwhile, and if we were looking it left the files to us
-            if batch is not None:
-                return batch
+            finally:
+                if batch is None:
+                    self._vigil = None
+                if self._stopped:
+                    self.close()  # it was called meanwhile, and if we were looking it left the files to us
+            return batch
         self._vigil = None
         return None

@@ -144,6 +144,7 @@ int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count) {
     client->all_hit = 0;
     client->offer_bytes = 0;
     if (make_batch_room(client, count)) return ENOMEM;
+    if (count) memset(client->offers, 0, count * sizeof *client->offers); /* the last batch's, which are somebody else's by now */
     (client->copies == client->backends ? deal_to_all : deal_to_some)(client, keys, count);
     client->keys_count = count;
     return 0;

@@ -75,7 +75,7 @@ typedef struct {
     uint32_t *begin;       /* by backend: its first probe; one more at the end */
     size_t keys_count, keys_room;
     int all_hit;           /* every key has its value, which is at its place */
-    uint8_t **offers;      /* by key: where its value may be received, if there is room for any */
+    uint8_t **offers;      /* by key: where its value may be received; NULL: nowhere but in its link's buffer */
     uint32_t offer_bytes;  /* the room at each; 0: nothing is offered */
     uint8_t **stashed;     /* by key: a value that had to leave its link's buffer, or NULL */
     size_t stashes;
@@ -91,9 +91,9 @@ void tr_client_attach(tr_client *client, uint32_t backend, tr_view *view, tr_lin
 /* 0 or ENOMEM. The keys' bytes stay where they are until the batch is over. */
 int tr_client_prepare(tr_client *client, const tr_slice *keys, size_t count);
 
-/* For every key of a batch that is just prepared: where its value may be received at once, if it is not larger than
- * `bytes`. Memory that no other key is offered, until the batch is over. Unless the value is taken to this place,
- * anything may be there then. */
+/* For keys of a batch that is just prepared: where their values may be received at once, if they are not larger than
+ * `bytes`, which is alike for all that are offered any. Memory that no other key is offered, until the batch is over.
+ * Unless the value is taken to this place, anything may be there then. */
 static inline void tr_client_offer(tr_client *client, size_t key, uint8_t *place, uint32_t bytes) {
     client->offers[key] = place;
     client->offer_bytes = bytes;

@@ -219,11 +219,11 @@ class Consumer(Watchman[Batch]):
                 (tail,) = self._tails.values()
                 with suppress(FileProblem):  # the long way will meet it, and knows what to do
                     batch = tail.glance(self._batch_bytes)
+                if batch is not None:
+                    self._quiet_since_s = None
+                    self._note_end(tail)
         if self._stopped:
             self.close()  # it was called while we read, and left the files to us
-        if batch is not None:
-            self._quiet_since_s = None
-            self._note_end(tail)
         return batch
 
     def _note_end(self, tail: ShardTail) -> None:
@@ -336,7 +336,9 @@ class Consumer(Watchman[Batch]):
 
     def pause(self, shard: int | None = None, *, stream: str | None = None) -> None:
         """Hand out nothing from this shard, or from any, until resume()."""
-        self._vigil = None
+        vigil, self._vigil = self._vigil, None
+        if vigil is not None:
+            vigil.relieve()  # also from whoever waits there; the tail goes on where it has come to
         self._paused.update(self._places(shard, stream))
 
     def resume(self, shard: int | None = None, *, stream: str | None = None) -> None:

@@ -20,12 +20,13 @@ versions = itertools.count(1)
 class Shard:
     """A segment of which a cell has everything that is flushed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, index_chunk: int = INDEX_CHUNK) -> None:
+        self.index_chunk = index_chunk
         self.cell = Cell(str(folder), 1 << 24, 1 << 24, 64, "lrm", 7)
         self.client = CellClient(1, 1, 1)
         self.client.attach_view(0, str(folder), 7)
         self.follower = Follower(
-            LENGTHS, (77, BASE, 240), INDEX, INDEX_CHUNK, DATA, DATA_CHUNK, HEADER_BYTES, bytearray
+            LENGTHS, (77, BASE, 240), INDEX, index_chunk, DATA, DATA_CHUNK, HEADER_BYTES, bytearray
         )
         self.data, self.index, self.messages = b"", b"\0" * HEADER_BYTES, 0
         self.ends = [BASE]
@@ -40,7 +41,7 @@ class Shard:
         self.ends += [int.from_bytes(entries[at : at + 8], "little") for at in range(0, len(entries), ENTRY_BYTES)]
         self.data += bytes(packed.data)
         self.index += bytes(entries)
-        self.put(INDEX, self.index, INDEX_CHUNK)
+        self.put(INDEX, self.index, self.index_chunk)
         self.put(DATA, self.data, DATA_CHUNK)
         self.tell(self.lengths())
 
@@ -53,7 +54,7 @@ class Shard:
 
     def lengths(self) -> SegmentLengths:
         data, index = len(self.data), len(self.index)
-        return SegmentLengths(SEGMENT, DATA_CHUNK, INDEX_CHUNK, data, index, data, index)
+        return SegmentLengths(SEGMENT, DATA_CHUNK, self.index_chunk, data, index, data, index)
 
     def tell(self, *lengths: SegmentLengths) -> None:
         self.set(LENGTHS, ShardLengths(lengths, next(versions)).encode())

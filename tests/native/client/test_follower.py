@@ -1,5 +1,6 @@
 """The head of a segment in one look: what it gives is what the files have, and of what it is unsure it says nothing."""
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from conftest import wait_until
 from tailrace.files.chunks import chunk_key
 from tailrace.files.lengths import SegmentLengths
-from tailrace.native import ENTRY_BYTES
-from tailrace.native.client import Follower
+from tailrace.native import ENTRY_BYTES, Records
+from tailrace.native.client import CellClient, Follower
+from tailrace.native.engine import TICKET_BYTES, Engine
 from tailrace.streams.segments import HEADER_BYTES, Segment
 
 from .segment_in_a_cell import BASE, DATA, DATA_CHUNK, INDEX, INDEX_CHUNK, LENGTHS, SEGMENT, Shard, versions
@@ -286,6 +288,30 @@ def test_where_questions_are_dear_the_end_is_one_question(shard: Shard, ahead_by
     before = shard.client.stats()["hits"]
     assert shard.look(10) is None
     assert shard.client.stats()["hits"] - before == asked, "the lengths, and messages whose entries are not known yet"
+
+
+def test_what_was_offered_to_an_earlier_question_is_left_alone(tmp_path: Path) -> None:
+    """Its owner may be anybody by then. Only large values are received where they are wanted, and only by a link."""
+    shard = Shard(tmp_path, index_chunk=4096)
+    engine = Engine(str(tmp_path))
+    try:
+        ticket = secrets.token_bytes(TICKET_BYTES)
+        engine.admit(ticket, 30.0)
+        client = CellClient(1, 1, 1)
+        client.attach_link(0, *engine.address, ticket, 7, 30.0)
+        shard.append([10] * 200)
+        assert len(shard.index) > 4096
+        earlier = bytearray(16 * 4096)  # as many as there is ever room for
+        assert client.get_parts(INDEX, 0, 16, earlier, 4096, relaxed=True)[:2] == [4096, len(shard.index) - 4096]
+        earlier[:] = b"?" * len(earlier)
+        shard.follower.ahead_bytes = 1 << 20
+        found = shard.follower.look(client, client, 150, shard.ends[150], 1 << 20)
+        assert found is not None
+        assert Records("s", 0, shard.ends[150], *found).count == 50
+        assert earlier == b"?" * len(earlier)
+    finally:
+        engine.close()
+        shard.cell.close(remove=True)
 
 
 def test_the_end_that_does_not_fit_a_batch_is_no_single_question(shard: Shard) -> None:
