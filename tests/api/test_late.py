@@ -3,6 +3,7 @@ it is told of. Two hosts on one machine: they have different names, so they shar
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,30 @@ def test_whoever_is_woken_asks_once_and_not_how_much_there_is(producer: tailrace
             asked = hits(layers.lengths) - before[0], hits(layers.data) - before[1]
             quick += asked == (0, 2)  # nothing but entries and messages; a look that comes too early asks for more
         assert quick > 0, "it went the long way every time"
+
+
+def test_who_is_paused_while_it_waits_gets_nothing_until_it_is_resumed(
+    producer: tailrace.Producer, tmp_path: Path
+) -> None:
+    with abroad(tmp_path, in_place=True) as world, world.consumer("s", start="latest") as consumer:
+        wait_until(lambda: layers_of(world).far, "a connection to the cache")
+
+        def waits_by_the_shortest_way() -> bool:
+            producer.send(b"one more")
+            producer.flush()
+            assert consumer.poll(20.0) is not None
+            return consumer._vigil is not None
+
+        wait_until(waits_by_the_shortest_way, "a vigil")
+        position = consumer.position()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(consumer.poll, 1.0)
+            consumer.pause()
+            producer.send(b"while it was paused")
+            producer.flush()
+            assert waiting.result() is None
+        assert consumer.position() == position
+        consumer.resume()
+        batch = consumer.poll(20.0)
+        assert batch is not None
+        assert [found.value for found in batch] == [b"while it was paused"]

@@ -120,14 +120,15 @@ cdef class Follower:
 
     def glance(self, uint64_t entry, uint64_t start, uint64_t bytes_max):
         """look() with what is held; None, too, once that is over."""
+        cdef CellClient lengths = self.lengths, data = self.data
         self.at_end = False
-        if self.lengths is None:
+        if lengths is None:
             return None
         if _after(0.0) >= self.until_ns:
             self.holds = False
             return None
-        found = self.look(self.lengths, self.data, entry, start, bytes_max, 1.0, self.deadline_s)
-        if self.lengths.troubled or self.data.troubled:
+        found = self.look(lengths, data, entry, start, bytes_max, 1.0, self.deadline_s)
+        if lengths.troubled or data.troubled:
             self.holds = False
         return found
 
